@@ -167,3 +167,35 @@ fn the_command_predicts_for_several_datasets() {
     assert!(code != Some(0) && errors.contains("missing"), "{code:?}, {errors}");
     assert!(Path::new(&lost).join("graph0.npy").exists());
 }
+
+/// A model that has more classes than the labels of the data, one per vertex or several.
+#[test]
+fn graphs_with_fewer_classes_than_the_model_run_as_alone() {
+    for multi in [false, true] {
+        let data = |classes: usize, vertices: usize| {
+            let edges: Vec<(u32, u32)> = (1..vertices as u32).flat_map(|v| [(v, v / 2), (v / 2, v)]).collect();
+            let ids: Vec<i64> = (0..vertices as i64).collect();
+            let arrays = Arrays::edges(vertices, &edges).features(Array2::ones((vertices, 5))).train(&ids);
+            let arrays = match multi {
+                false => arrays.labels(&ids.iter().map(|v| v % classes as i64).collect::<Vec<_>>()),
+                true => arrays.multi_labels(Array2::from_shape_fn((vertices, classes), |(v, c)| u8::from(v % 2 == c))),
+            };
+            Dataset::from_arrays(arrays).unwrap()
+        };
+        let predictor = predictor("gcn", &data(5, 9));
+        let few = data(3, 9);
+        let alone = predictor.run(&few);
+        let together: Result<Vec<_>, _> = predictor.predictions([Ok(few.clone()), Ok(few)]).collect();
+        match multi {
+            false => {
+                let want = alone.unwrap().accuracy;
+                assert!(together.unwrap().iter().all(|graph| graph.accuracy == want));
+            }
+            true => {
+                let refused = "has 3 classes, but the model makes 5";
+                assert!(alone.unwrap_err().to_string().contains(refused));
+                assert!(together.unwrap_err().to_string().contains(refused));
+            }
+        }
+    }
+}

@@ -112,12 +112,13 @@ pub(crate) fn output_name(name: &str) -> String {
 }
 
 /// Completes the forward program of a network and applies the passes. Its outputs are `logits`, the network's outputs
-/// `named`, and for each split the counts of predictions. If `layers` is given, it is for mini-batches with so many.
+/// `named`, and for each split the counts of predictions, if there are `labels` to count them by. If `layers` is given, it
+/// is for mini-batches with so many.
 pub(crate) fn evaluation_program(
     network: Network,
     logits: Value,
     named: &[String],
-    labels: LabelKind,
+    labels: Option<LabelKind>,
     workload: &Workload,
     passes: Passes,
     layers: Option<usize>,
@@ -128,7 +129,7 @@ pub(crate) fn evaluation_program(
     let logits = dense_logits(logits)?;
     program.set_output(LOGITS, logits);
     named.into_iter().for_each(|(name, tensor)| program.set_output(name, tensor));
-    for (name, split) in SPLITS {
+    for (labels, (name, split)) in labels.into_iter().flat_map(|labels| SPLITS.map(|split| (labels, split))) {
         let op = match labels {
             LabelKind::Class => Loss::CountCorrect(split),
             LabelKind::Multi => Loss::CountMicro(split),

@@ -14,7 +14,7 @@ use crate::bind::{label_kind, watched};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::model::LabelKind;
-use crate::runtime::{Plans, RunOptions, Runs};
+use crate::runtime::{Plans, RunOptions};
 
 /// A batch takes graphs until it has so many vertices and edges. A larger one leaves the caches; a smaller one spends more of
 /// its time on its preparation.
@@ -205,7 +205,8 @@ impl Predictor {
     fn run_batch(&self, batch: Vec<Dataset>, plans: &mut Option<Plans>) -> Result<Vec<GraphPrediction>> {
         let joined = Dataset::joined(&batch)?;
         let prediction = self.options.ranks.telling(watched(&joined, || {
-            let pass = Pass::new(self, &joined, Runs::Once)?;
+            // The predictions of each graph are counted below.
+            let pass = Pass::uncounted(self, &joined)?;
             let mut session = pass.open(self, plans.as_ref())?;
             let prediction = pass.run(self, &mut session, Instant::now())?;
             *plans = Some(session.into_plans());

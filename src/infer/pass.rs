@@ -31,7 +31,16 @@ pub(super) struct Pass {
     labels: LabelKind,
     /// For each output beside the logits, its name in the program and its name in the prediction.
     outputs: Vec<(String, String)>,
-    repeats: bool,
+    settings: Settings,
+}
+
+/// How a pass is written.
+#[derive(Clone, Copy)]
+struct Settings {
+    runs: Runs,
+    passes: Passes,
+    /// Whether it counts the predictions that are right.
+    counts: bool,
 }
 
 impl Pass {
@@ -40,12 +49,21 @@ impl Pass {
     /// # Errors
     /// As [`Predictor::predict`].
     pub(super) fn new(predictor: &Predictor, data: &Dataset, runs: Runs) -> Result<Self> {
-        let whole = |program| Ok((program, Vec::new()));
-        Self::with(predictor, data, runs, predictor.options.passes, whole)
+        let settings = Settings { runs, passes: predictor.options.passes, counts: true };
+        Self::with(predictor, data, settings, |program| Ok((program, Vec::new())))
     }
 
-    /// Does the same for a pass after which the rows of any vertices can be computed again. Returns also the stages in which
-    /// they are. What the stages read is among the outputs of the pass, by [`made_name`].
+    /// Does the same for a single pass whose predictions have no accuracy.
+    ///
+    /// # Errors
+    /// As [`Predictor::predict`].
+    pub(super) fn uncounted(predictor: &Predictor, data: &Dataset) -> Result<Self> {
+        let settings = Settings { runs: Runs::Once, passes: predictor.options.passes, counts: false };
+        Self::with(predictor, data, settings, |program| Ok((program, Vec::new())))
+    }
+
+    /// Does the same as [`Pass::uncounted`] for a pass after which the rows of any vertices can be computed again. Returns
+    /// also the stages in which they are. What the stages read is among the outputs of the pass, by [`made_name`].
     ///
     /// # Errors
     /// As [`Predictor::predict`].
@@ -53,7 +71,8 @@ impl Pass {
         let fuses = predictor.options.passes.fuse;
         let mut cut = None;
         let unfused = Passes { fuse: false, ..predictor.options.passes };
-        let pass = Self::with(predictor, data, Runs::Once, unfused, |program| {
+        let settings = Settings { runs: Runs::Once, passes: unfused, counts: false };
+        let pass = Self::with(predictor, data, settings, |program| {
             let stages = cut.insert(Stages::of(&program)?);
             let all = stages.stages.iter_mut().chain([&mut stages.whole]);
             all.filter(|_| fuses).for_each(fuse);
@@ -67,24 +86,25 @@ impl Pass {
     fn with(
         predictor: &Predictor,
         data: &Dataset,
-        runs: Runs,
-        passes: Passes,
+        settings: Settings,
         change: impl FnOnce(Program) -> Result<(Program, Vec<String>)>,
     ) -> Result<Self> {
         let Predictor { model, feature_norm, dtype, options, cost_model, outputs, .. } = predictor;
         let (classes, width) = (data.class_count(), model.config().widths.last().copied().unwrap_or_default());
-        if classes > width {
+        let labels = label_kind(data);
+        // Several labels per vertex are a matrix with as many columns as the logits have.
+        if classes > width || (labels == LabelKind::Multi && classes != width) {
             return Err(Error::ClassCount { dataset: data.name().into(), data: classes, model: width });
         }
         let features = predictor.features_for(data)?;
         let model = model_for(model, data, features)?;
         let (network, logits) = model.network(features, Mode::Evaluate, *dtype)?;
         let (vertices, edges) = (data.graph().vertex_count() as u64, data.graph().edge_count() as u64);
-        let repeats = runs == Runs::Many;
-        let workload =
-            Workload { vertices, edges, levels: None, backward: false, runs: if repeats { EXPECTED_RUNS } else { 1 } };
-        let labels = label_kind(data);
-        let program = evaluation_program(network, logits, outputs, labels, &workload, passes, None)?;
+        let Settings { runs, passes, counts } = settings;
+        let expected = if runs == Runs::Many { EXPECTED_RUNS } else { 1 };
+        let workload = Workload { vertices, edges, levels: None, backward: false, runs: expected };
+        let counted = counts.then_some(labels);
+        let program = evaluation_program(network, logits, outputs, counted, &workload, passes, None)?;
         let (program, more) = change(program)?;
         let weighted = model.config().weighted();
         let inputs = match predictor.embedding() {
@@ -97,7 +117,7 @@ impl Pass {
         let parts = options.parts(&inputs, &program, cost_model.as_deref(), runs)?;
         let named = outputs.iter().map(|name| (output_name(name), name.clone()));
         let outputs = named.chain(more.into_iter().map(|name| (name.clone(), name))).collect();
-        Ok(Self { program, inputs, parts, labels, outputs, repeats })
+        Ok(Self { program, inputs, parts, labels, outputs, settings })
     }
 
     /// Opens the devices, puts the data and the weights in place, and runs the work that is done once per graph.
@@ -115,7 +135,7 @@ impl Pass {
             parts: self.parts.clone(),
             main: &[0],
             others: &[],
-            repeats: self.repeats,
+            repeats: self.settings.runs == Runs::Many,
             seed: 0,
             keep: &keep,
             plans,
@@ -131,7 +151,9 @@ impl Pass {
     /// # Errors
     /// [`Error::Device`].
     pub(super) fn run(&self, predictor: &Predictor, session: &mut Session, start: Instant) -> Result<Prediction> {
-        let done = session.run(&[0], &Accuracy::metrics(0), &[], true)?;
+        let counts = self.settings.counts;
+        let metrics = Accuracy::metrics(0);
+        let done = session.run(&[0], if counts { &metrics } else { &[] }, &[], true)?;
         let read = |output: &str| -> Result<Array2<f32>> {
             let rows: Vec<f32> = match predictor.dtype {
                 StorageType::F32 => session.read_rows(0, output)?,
@@ -148,7 +170,7 @@ impl Pass {
         Ok(Prediction {
             logits,
             outputs,
-            accuracy: Accuracy::sum(&done, 0),
+            accuracy: if counts { Accuracy::sum(&done, 0) } else { Accuracy::default() },
             labels: self.labels,
             seconds,
             parts: session.part_pairs(),

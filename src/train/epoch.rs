@@ -217,7 +217,7 @@ pub(crate) fn evaluation_program(spec: &EpochSpec<'_>) -> Result<Program, ModelE
 pub(super) fn evaluation_over(spec: &EpochSpec<'_>) -> Result<Program, ModelError> {
     let (network, logits) = spec.model.network(spec.features, Mode::Evaluate, spec.dtype)?;
     let (workload, layers) = (spec.workload(false), spec.batches.map(|(layers, _)| layers));
-    let program = infer::evaluation_program(network, logits, &[], spec.labels, &workload, spec.passes, layers)?;
+    let program = infer::evaluation_program(network, logits, &[], Some(spec.labels), &workload, spec.passes, layers)?;
     Ok(match spec.batches {
         Some(_) => program,
         None => columns(&program, spec.strips.least())?.unwrap_or(program),
