@@ -59,7 +59,7 @@ pub use lapidary_cost_model::Profile;
 pub use lapidary_data::{dataset, graph, partition, sample};
 use lapidary_data::{host, plain_file};
 pub use lapidary_kernels as kernels;
-pub use lapidary_kernels::StorageType;
+pub use lapidary_kernels::{Matmul, StorageType};
 pub use lapidary_planner::memory::Objective;
 pub use lapidary_planner::partition::Strategy;
 pub use lower::BackwardMode;

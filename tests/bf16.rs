@@ -6,7 +6,7 @@ use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
 use lapidary::{
-    Adam, Arrays, ByteSize, Dataset, Devices, Error, Model, Partition, Passes, Predictor, StorageType, Trainer,
+    Adam, Arrays, ByteSize, Dataset, Devices, Error, Matmul, Model, Partition, Passes, Predictor, StorageType, Trainer,
     TrainerBuilder,
 };
 use ndarray::Array2;
@@ -260,6 +260,64 @@ fn a_checkpoint_keeps_the_dtype() {
     std::fs::write(&record, text.replace("\"bf16\"", "\"bf17\"")).unwrap();
     crate::common::digest_anew(record.parent().unwrap());
     assert!(matches!(Predictor::open(dir.path()), Err(Error::RunRecord { .. })));
+}
+
+/// Returns the gradients of the same parameters in two runs.
+fn pairs_of_gradients<'a>(a: &'a Curve, b: &'a Curve) -> impl Iterator<Item = (&'a [f32], &'a [f32])> {
+    a.gradients.iter().map(|(name, a)| (&a.data[..], &b.gradients.get(name).unwrap().data[..]))
+}
+
+#[test]
+fn bf16_is_multiplied_as_asked() {
+    let data = Dataset::builtin("planted").unwrap();
+    let model = model("gcn", &data);
+    let best = if Matmul::Bf16.supported() { Matmul::Bf16 } else { Matmul::F32 };
+    let builder = |devices: Devices| Trainer::builder(&model, &data).devices(devices).dtype(StorageType::Bf16);
+    for devices in [Devices::cpu(), Devices::cpus(2), Devices::sim(2)] {
+        assert_eq!(builder(devices.clone()).build().unwrap().matmul(), Some(best), "{devices}");
+        let wide = Trainer::builder(&model, &data).devices(devices.clone()).build().unwrap();
+        assert_eq!(wide.matmul(), None, "{devices}: rows are f32");
+        let plain = builder(devices.clone().matmul(Matmul::F32));
+        assert_eq!(plain.build().unwrap().matmul(), Some(Matmul::F32), "{devices}");
+        let plain = train(builder(devices.clone().matmul(Matmul::F32)), 5);
+        let by_default = train(builder(devices.clone()), 5);
+        assert_near(&format!("{devices}, {best}"), &by_default, &plain);
+        let mut gradients = pairs_of_gradients(&by_default, &plain);
+        let differs = gradients.any(|(a, b)| a != b);
+        assert_eq!(differs, best == Matmul::Bf16, "{devices}: sums in another order have other last bits");
+    }
+    let asked = builder(Devices::cpu().matmul(Matmul::Bf16)).build();
+    match Matmul::Bf16.supported() {
+        true => assert_eq!(asked.unwrap().matmul(), Some(Matmul::Bf16)),
+        false => assert!(asked.err().unwrap().to_string().contains("cpu"), "the machine cannot"),
+    }
+}
+
+#[test]
+fn the_command_says_how_bf16_is_multiplied() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = assert_cmd::Command::cargo_bin("lapidary").unwrap();
+        command.args(["train", "--data", "builtin:karate", "--epochs", "2"]).args(arguments).assert()
+    };
+    let said = |arguments: &[&str]| {
+        let done = run(arguments).success();
+        let output = done.get_output();
+        String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+    };
+    assert!(!said(&[]).contains("AVX512"), "rows are f32");
+    assert!(!said(&["--dtype", "bf16", "--matmul", "f32"]).contains("AVX512"));
+    if !Matmul::Bf16.supported() {
+        println!("SKIPPED in part: this machine's CPU has no AVX512-BF16");
+        run(&["--dtype", "bf16", "--matmul", "bf16"]).code(2);
+        return;
+    }
+    assert!(said(&["--dtype", "bf16"]).contains("AVX512-BF16 (--matmul f32"));
+    let folder = dir.path().join("run");
+    said(&["--dtype", "bf16", "--matmul", "bf16", "--checkpoint", folder.to_str().unwrap()]);
+    let record = std::fs::read_to_string(folder.join("best/run.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    assert_eq!(record["matmul"], "bf16");
 }
 
 #[test]

@@ -34,6 +34,9 @@ pub enum Error {
         /// The storage type that it has.
         got: DType,
     },
+    /// The machine's CPU has no instruction that multiplies bf16 numbers.
+    #[error("this machine's CPU cannot multiply bf16 numbers: it has no AVX512-BF16")]
+    NoBf16,
     /// A slot that was never allocated, or was freed.
     #[error("slot {} holds nothing", slot.0)]
     EmptySlot {

@@ -12,6 +12,7 @@ use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::Result;
 use crate::lanes::{Engine, LANES, LaneJob, LaneWork, Lanes};
 use crate::lent::Lent;
+use crate::matmul::Matmul;
 use crate::memory::{HostSlot, Slot};
 use crate::op::call::{Call, Mat};
 use crate::semaphore::Semaphore;
@@ -40,15 +41,17 @@ pub struct SimSpeed {
     pub copy_bytes_per_s: Option<f64>,
     /// Semaphore of the compute lane, shared by devices that share cores.
     pub semaphore: Option<Arc<Semaphore>>,
+    /// How bf16 matrices are multiplied.
+    pub matmul: Matmul,
 }
 
 impl SimDevice {
     /// Creates a device. `name` is its name in tables and errors, `threads` the number of threads that compute.
     ///
     /// # Errors
-    /// [`crate::Error::Threads`].
+    /// [`crate::Error::Threads`], [`crate::Error::NoBf16`].
     pub fn new(name: &str, threads: Option<NonZeroUsize>, capacity_bytes: u64, speed: SimSpeed) -> Result<Self> {
-        let memory = CpuDevice::apart(threads, capacity_bytes)?;
+        let memory = CpuDevice::apart(threads, capacity_bytes)?.matmul(speed.matmul)?;
         let engine = SimEngine { memory, speed, recorder: Recorder::default() };
         Ok(Self { name: name.into(), lanes: Lanes::new(name, engine)? })
     }

@@ -251,14 +251,94 @@ fn gather_windows_in_bf16_are_the_whole_gather_bit_for_bit() {
 
 #[test]
 fn products_in_bf16_sum_in_f32() {
-    let shapes =
-        [(0, 3, 4), (5, 0, 4), (5, 4, 0), (1, 1, 1), (3, 17, 41), (100, 602, 16), (1537, 7, 3), (4100, 64, 100)];
+    products_are_close(&|| Rig::new(2));
+}
+
+#[test]
+fn products_by_pairs_of_bf16_sum_in_f32() {
+    if Rig::multiplying_bf16(1).is_some() {
+        products_are_close(&|| Rig::multiplying_bf16(2).unwrap());
+    }
+}
+
+#[test]
+fn products_by_pairs_of_bf16_are_the_same_on_any_threads_and_go_on_where_others_ended() {
+    for (n, d_in, d_out) in [(1, 34, 1), (61, 34, 41), (5000, 66, 130)] {
+        let numbers = &mut Numbers((n + d_in) as u64);
+        let [x, weight, grad] = [[n, d_in], [d_out, d_in], [n, d_out]].map(|[r, c]| matrix(numbers, r, c));
+        let columns = |from: &Matrix, range: std::ops::Range<usize>| {
+            let data = from.data.chunks(from.cols).flat_map(|row| &row[range.clone()]).copied().collect();
+            Matrix { rows: from.rows, cols: range.len(), data }
+        };
+        let results = |threads| {
+            let rig = Rig::multiplying_bf16(threads)?;
+            let stored = |matrix: &Matrix| put(&rig, matrix, StorageType::Bf16);
+            let whole = out(&rig, n, d_out, StorageType::Bf16);
+            let whole = run(&rig, whole, &call!(Linear::Product, [stored(&x), stored(&weight)], [whole]));
+            let sums = rig.out(d_out, d_in);
+            let bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64);
+            let workspace = (bytes > 0).then(|| rig.put(&vec![f32::NAN; bytes as usize / 4]));
+            let call = call!(Linear::WeightGrad, [stored(&grad), stored(&x)], [sums]);
+            let sums = rig.run(sums, &Call { workspace, ..call });
+            // The columns from 2 on, added to a sum of zeros and the first two.
+            let zero = stored(&Matrix { rows: n, cols: d_out, data: vec![0.0; n * d_out] });
+            let onto = out(&rig, n, d_out, StorageType::Bf16);
+            let onto = run(&rig, onto, &call!(Linear::ProductOnto, [stored(&x), stored(&weight), zero], [onto]));
+            assert!(same_bits(&onto, &whole), "{n} x {d_in} x {d_out}: a sum of zeros changes bits");
+            let rest = [stored(&columns(&x, 2..d_in)), stored(&columns(&weight, 2..d_in))];
+            let first = reference::linear(&columns(&x, 0..2).dense(), &columns(&weight, 0..2).dense());
+            let first = first.data.iter().map(|&sum| sum as f32).collect();
+            let first = stored(&Matrix { rows: n, cols: d_out, data: first });
+            let onto = out(&rig, n, d_out, StorageType::Bf16);
+            let onto = run(&rig, onto, &call!(Linear::ProductOnto, [rest[0], rest[1], first], [onto]));
+            let close = onto.iter().zip(&whole).all(|(a, b)| (a - b).abs() <= 0.02 * (1.0 + b.abs()));
+            assert!(close, "{n} x {d_in} x {d_out}: in two strips");
+            Some((whole, sums))
+        };
+        let Some((whole, sums)) = results(1) else { return };
+        for threads in [2, 3] {
+            let (other, other_sums) = results(threads).unwrap();
+            assert!(same_bits(&whole, &other) && same_bits(&sums, &other_sums), "{threads} threads");
+        }
+    }
+}
+
+#[test]
+fn products_by_pairs_of_bf16_keep_what_is_no_number() {
+    let Some(rig) = Rig::multiplying_bf16(1) else { return };
+    for bad in [f32::NAN, f32::INFINITY] {
+        // The last of an odd number of terms.
+        let mut x = Matrix { rows: 7, cols: 5, data: vec![1.0; 35] };
+        x.data[3 * 5 + 4] = bad;
+        let weight = Matrix { rows: 2, cols: 5, data: vec![1.0; 10] };
+        let made = out(&rig, 7, 2, StorageType::Bf16);
+        let [x, weight] = [&x, &weight].map(|matrix| put(&rig, matrix, StorageType::Bf16));
+        let got = run(&rig, made, &call!(Linear::Product, [x, weight], [made]));
+        for (i, &cell) in got.iter().enumerate() {
+            assert_eq!(cell.is_finite(), i / 2 != 3, "{bad}, cell {i}: {cell}");
+        }
+    }
+}
+
+fn products_are_close(rig: &dyn Fn() -> Rig) {
+    let shapes = [
+        (0, 3, 4),
+        (5, 0, 4),
+        (5, 4, 0),
+        (1, 1, 1),
+        (3, 17, 41),
+        (300, 33, 65),
+        (257, 130, 48),
+        (100, 602, 16),
+        (1537, 7, 3),
+        (4100, 64, 100),
+    ];
     for (n, d_in, d_out) in shapes {
         let numbers = &mut Numbers((n * d_in + d_out) as u64);
         let [x, weight, grad] = [[n, d_in], [d_out, d_in], [n, d_out]].map(|[r, c]| matrix(numbers, r, c));
         let [dx, dw, dg] = [&x, &weight, &grad].map(Matrix::dense);
         let [ax, aw, ag] = [&dx, &dw, &dg].map(|dense| dense.map(f64::abs));
-        let rig = Rig::new(2);
+        let rig = rig();
         let stored = |matrix: &Matrix| put(&rig, matrix, StorageType::Bf16);
         let (x, weight, grad) = (stored(&x), stored(&weight), stored(&grad));
 

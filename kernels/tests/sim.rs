@@ -50,7 +50,7 @@ fn a_call_waits_for_its_events_and_for_its_lane() {
 fn a_kernel_runs_beside_a_copy() {
     // The copy is so slow that no load of this machine makes a kernel as slow.
     let rate = 2e4;
-    let speed = SimSpeed { copy_bytes_per_s: Some(rate), slowdown: None, semaphore: None };
+    let speed = SimSpeed { copy_bytes_per_s: Some(rate), ..SimSpeed::default() };
     let device = device(4 * BYTES, speed);
     for slot in [Slot(0), Slot(1), Slot(2)] {
         device.alloc(slot, BYTES).unwrap();

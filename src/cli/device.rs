@@ -4,7 +4,9 @@ use std::num::NonZeroUsize;
 
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
+use lapidary_kernels::Matmul;
 
+use super::output::say;
 use crate::error::{Error, Result};
 use crate::lower::BackwardMode;
 use crate::program::{Passes, Recompute, Strips};
@@ -28,8 +30,20 @@ pub(super) struct DeviceArgs {
     /// Memory policy: optimal, roc, lru or none
     #[arg(long, value_name = "POLICY", default_value = "optimal", hide_possible_values = true)]
     memory: PolicyArg,
+    /// Products of bf16 matrices on the CPU: f32 (the same bits on all CPUs), bf16 (twice as many operations per second;
+    /// needs AVX512-BF16) or auto (bf16 where the CPU can)
+    #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true)]
+    matmul: MatmulArg,
     #[command(flatten)]
     layout: LayoutArgs,
+}
+
+/// [`Matmul`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MatmulArg {
+    Auto,
+    F32,
+    Bf16,
 }
 
 /// The flags that say how a program is split and compiled, shared by running and planning.
@@ -111,6 +125,13 @@ pub(super) fn strips(text: &str) -> std::result::Result<Strips, String> {
 pub(super) const NOTHING_CUT: &str = "--strips cuts nothing: a strip has at least 16 columns, and no matrix that a gather \
     reads or makes has so many for each; ask for fewer strips, or leave it at auto";
 
+/// Says that products are computed by an instruction that not every machine has, if they are.
+pub(in crate::cli) fn say_how_bf16_is_multiplied(matmul: Option<Matmul>) {
+    if matmul == Some(Matmul::Bf16) {
+        say("products of bf16 matrices by AVX512-BF16 (--matmul f32: slower, and the same bits on every CPU)");
+    }
+}
+
 /// Most strips of columns. A gather over more of them would mainly read the graph.
 const MOST_STRIPS: usize = 64;
 
@@ -146,6 +167,15 @@ impl DeviceArgs {
             }
             devices = devices.threads(threads);
         }
+        devices = match self.matmul {
+            MatmulArg::Auto => devices,
+            MatmulArg::F32 => devices.matmul(Matmul::F32),
+            MatmulArg::Bf16 if Matmul::Bf16.supported() => devices.matmul(Matmul::Bf16),
+            MatmulArg::Bf16 => {
+                let expected = "this machine's CPU has no AVX512-BF16; leave it at auto".into();
+                return Err(Error::Value { option: "matmul", value: "bf16".into(), expected });
+            }
+        };
         let options = RunOptions::new()
             .devices(devices)
             .memory(self.memory.policy())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lapidary_cost_model::CostModel;
-use lapidary_kernels::StorageType;
+use lapidary_kernels::{Matmul, StorageType};
 use ndarray::Array2;
 use serde::Deserialize;
 
@@ -150,6 +150,11 @@ impl Predictor {
     pub fn dtype(mut self, dtype: StorageType) -> Self {
         self.dtype = dtype;
         self
+    }
+
+    /// Returns how bf16 matrices are multiplied; `None` with f32 rows and on devices that have their own ways.
+    pub fn matmul(&self) -> Option<Matmul> {
+        self.options.matmul(self.dtype)
     }
 
     /// Sets all run options at once: devices, memory, partition and passes.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
-use lapidary_kernels::{CpuDevice, Device, Semaphore, SimDevice, SimSpeed, cuda};
+use lapidary_kernels::{CpuDevice, Device, Matmul, Semaphore, SimDevice, SimSpeed, cuda};
 
 use crate::error::{Error, Result};
 use crate::host;
@@ -45,6 +45,8 @@ pub struct Devices {
     /// A simulated device that is slowed down, and its time as a percentage of the usual time.
     slowed: Option<(usize, u32)>,
     exchange: ExchangeMode,
+    /// How bf16 matrices are multiplied on a CPU, if it was said.
+    matmul: Option<Matmul>,
 }
 
 /// How rows are copied from device to device.
@@ -200,7 +202,7 @@ impl Devices {
     }
 
     fn of(kind: DeviceKind, count: usize) -> Self {
-        Self { kind, count, threads: None, slowed: None, exchange: ExchangeMode::Auto }
+        Self { kind, count, threads: None, slowed: None, exchange: ExchangeMode::Auto, matmul: None }
     }
 
     /// Parses the name of devices, as [`FromStr`] does.
@@ -229,6 +231,20 @@ impl Devices {
     pub fn exchange(mut self, exchange: ExchangeMode) -> Self {
         self.exchange = exchange;
         self
+    }
+
+    /// Sets how matrices stored as bf16 are multiplied on the CPU and on simulated devices. By default [`Matmul::Bf16`]
+    /// if this machine has the instruction, else [`Matmul::F32`], which gives the same bits on all CPUs. Other devices
+    /// have their own ways. Opening devices fails if the machine cannot multiply so.
+    pub fn matmul(mut self, matmul: Matmul) -> Self {
+        self.matmul = Some(matmul);
+        self
+    }
+
+    /// Returns how matrices stored as bf16 are multiplied; `None` if these devices have their own ways.
+    pub(crate) fn chosen_matmul(&self) -> Option<Matmul> {
+        let best = if Matmul::Bf16.supported() { Matmul::Bf16 } else { Matmul::F32 };
+        matches!(self.kind, DeviceKind::Cpu | DeviceKind::Sim).then(|| self.matmul.unwrap_or(best))
     }
 
     /// Returns how rows can be copied from device to device, the best way first. Lets GPUs read each other's memory if
@@ -403,19 +419,20 @@ impl Devices {
             count => NonZeroUsize::new((cores / count).max(1)),
         };
         let semaphore = (self.count > cores).then(|| Arc::new(Semaphore::new(cores)));
+        let matmul = self.chosen_matmul().unwrap_or_default();
         let open = |(i, budget): (usize, &DeviceBudget)| -> lapidary_kernels::Result<Box<dyn Device>> {
             let capacity = budget.capacity_bytes;
             Ok(match (&self.kind, &semaphore) {
                 (DeviceKind::Sim, semaphore) => {
                     let slowed = self.slowed.filter(|(device, _)| *device == i);
                     let slowdown = slowed.map(|(_, percent)| f64::from(percent) / 100.0);
-                    let speed = SimSpeed { semaphore: semaphore.clone(), slowdown, ..SimSpeed::default() };
+                    let speed = SimSpeed { semaphore: semaphore.clone(), slowdown, matmul, ..SimSpeed::default() };
                     Box::new(SimDevice::new(&budget.name, threads, capacity, speed)?)
                 }
                 (DeviceKind::Cpu, Some(semaphore)) => {
-                    Box::new(CpuDevice::with_semaphore(threads, capacity, semaphore.clone())?)
+                    Box::new(CpuDevice::with_semaphore(threads, capacity, semaphore.clone())?.matmul(matmul)?)
                 }
-                (DeviceKind::Cpu, None) => Box::new(CpuDevice::new(threads, capacity)?),
+                (DeviceKind::Cpu, None) => Box::new(CpuDevice::new(threads, capacity)?.matmul(matmul)?),
                 (DeviceKind::Cuda(ordinals), _) => cuda::open(&budget.name, ordinals[i], capacity)?,
                 (DeviceKind::Custom(custom), _) => (custom.open)(i, capacity)?,
             })

@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use bytesize::ByteSize;
 use lapidary_cost_model::{CostModel, RangeCost};
+use lapidary_kernels::{Matmul, StorageType};
 use lapidary_planner::memory::Policy;
 use lapidary_planner::partition::{Speeds, Strategy, split};
 use serde::{Deserialize, Serialize};
@@ -270,6 +271,12 @@ impl RunOptions {
             let (devices, profile) = (self.part_count(), self.devices.profile());
             split_parts(&self.partition, inputs, program, devices, (&profile, model), runs)
         })
+    }
+
+    /// Returns how products of matrices are computed whose rows are stored as `dtype`; `None` if they are f32 and on devices
+    /// that have their own ways.
+    pub(crate) fn matmul(&self, dtype: StorageType) -> Option<Matmul> {
+        self.devices.chosen_matmul().filter(|_| dtype == StorageType::Bf16)
     }
 
     /// Returns the number of parts: one per device of every rank.

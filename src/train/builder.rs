@@ -335,6 +335,7 @@ impl<'a> TrainerBuilder<'a> {
                 batches: self.batches.as_ref().map(Batches::record),
                 epochs: self.epochs,
                 initial_weights: initial_digest,
+                matmul: self.options.matmul(self.dtype).map(|matmul| matmul.name().into()),
                 changes: Vec::new(),
                 passes: self.options.passes,
                 parts: session.part_pairs(),

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use lapidary_cost_model::CostModel;
-use lapidary_kernels::{Slot, StorageType};
+use lapidary_kernels::{Matmul, Slot, StorageType};
 
 use super::batches::{BatchedEpoch, OnBatch};
 use super::embedding::{Embedding, EmbeddingSize};
@@ -434,6 +434,11 @@ impl Trainer {
     /// Returns the storage type of matrices with one row per vertex.
     pub fn dtype(&self) -> StorageType {
         self.record.model.dtype
+    }
+
+    /// Returns how bf16 matrices are multiplied; `None` with f32 rows and on devices that have their own ways.
+    pub fn matmul(&self) -> Option<Matmul> {
+        self.setup.options.matmul(self.dtype())
     }
 
     /// Returns the vertex range of each device.

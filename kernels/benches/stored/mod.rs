@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use lapidary_kernels::op::Linear;
 use lapidary_kernels::{
-    Arg, BlockSlots, Call, CpuDevice, DType, Device, HostSlot, Lane, Mat, Op, Part, RowStep, Slot,
+    Arg, BlockSlots, Call, CpuDevice, DType, Device, HostSlot, Lane, Mat, Matmul, Op, Part, RowStep, Slot,
     linear_weight_grad_workspace_bytes, storage_type,
 };
 
@@ -43,10 +43,20 @@ impl Rig {
     }
 }
 
-/// Prints one line: the median milliseconds of a call in each type, and how many times as fast it is in bf16.
+/// Prints one line: the median milliseconds of a call in each type, and how many times as fast it is in bf16. A product
+/// has a second line, with bf16 numbers multiplied as they are, if the machine can.
 fn time(name: &str, shape: &str, make: impl Fn(&mut Rig) -> Call) {
+    time_with(Matmul::F32, name, shape, &make);
+    let multiplies = name.contains("linear") || name.contains("gradient");
+    if multiplies && Matmul::Bf16.supported() {
+        time_with(Matmul::Bf16, &format!("{name}, by pairs"), shape, &make);
+    }
+}
+
+fn time_with(matmul: Matmul, name: &str, shape: &str, make: &dyn Fn(&mut Rig) -> Call) {
     let mut rigs = [DType::F32, DType::Bf16].map(|dtype| {
         let device = CpuDevice::new(None, u64::MAX).expect("the host has threads");
+        let device = device.matmul(matmul).expect("the machine can");
         let mut rig = Rig { device, next: 0, dtype };
         let call = make(&mut rig);
         (rig, call, Vec::new())

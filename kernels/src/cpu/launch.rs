@@ -6,33 +6,34 @@ use super::rows::OpenStep;
 use super::slots::Open;
 use super::{attention, edges, gather, linear, loss, moves, norm, optimizer, rows};
 use crate::error::Result;
+use crate::matmul::Matmul;
 use crate::op::call::{Call, Mat};
 use crate::op::{DType, Op};
 
 /// Runs one call to completion. All operands are opened, and so their sizes checked, before anything is written.
-pub(super) fn launch(slots: &Open<'_>, call: &Call) -> Result<()> {
+pub(super) fn launch(slots: &Open<'_>, call: &Call, matmul: Matmul) -> Result<()> {
     call.check()?;
     match call.sum.filter(|_| !call.op.gathers()) {
-        Some(sum) if sum.dtype == DType::U64 => add_to::<u64>(slots, call, sum),
-        Some(sum) => add_to::<f32>(slots, call, sum),
-        None => run(slots, call),
+        Some(sum) if sum.dtype == DType::U64 => add_to::<u64>(slots, call, sum, matmul),
+        Some(sum) => add_to::<f32>(slots, call, sum, matmul),
+        None => run(slots, call, matmul),
     }
 }
 
 /// Runs a call and adds the result over other rows.
-fn add_to<T: Pod + std::ops::AddAssign>(slots: &Open<'_>, call: &Call, sum: Mat) -> Result<()> {
+fn add_to<T: Pod + std::ops::AddAssign>(slots: &Open<'_>, call: &Call, sum: Mat, matmul: Matmul) -> Result<()> {
     let sum = slots.numbers::<T>(sum)?;
-    run(slots, call)?;
+    run(slots, call, matmul)?;
     slots.numbers_mut::<T>(call.out())?.view().iter_mut().zip(sum.view()).for_each(|(out, sum)| *out += *sum);
     Ok(())
 }
 
-fn run(slots: &Open<'_>, call: &Call) -> Result<()> {
+fn run(slots: &Open<'_>, call: &Call, matmul: Matmul) -> Result<()> {
     let steps = OpenStep::behind(slots, call)?;
     let steps: Vec<_> = steps.iter().map(OpenStep::work).collect();
     match call.op.head() {
         Op::Gather(_) => gather::launch(slots, call, &steps),
-        Op::Linear(op) => linear::launch(slots, *op, call, &steps),
+        Op::Linear(op) => linear::launch(slots, *op, call, &steps, matmul),
         Op::Row(op) => rows::launch(slots, *op, call, &steps),
         Op::Norm(op) => norm::launch(slots, *op, call),
         Op::Edge(op) => edges::launch(slots, *op, call),

@@ -6,12 +6,14 @@
 use half::bf16;
 use pulp::Arch;
 
+use super::bf16_product::{self, PackedPairs};
 use super::element::Element;
 use super::parallel::{for_chunks, for_each, for_rows, map_chunks};
 use super::product::{Packed, add_transposed_times, rows_times};
 use super::rows::{RowWork, Steps};
-use super::slots::{Matrix, Open};
+use super::slots::{Matrix, Open, VectorMut};
 use crate::error::{Result, check_shape};
+use crate::matmul::Matmul;
 use crate::op::call::Call;
 use crate::op::{Grid, Linear, Slice};
 use crate::storage_type::StorageType;
@@ -31,11 +33,48 @@ const MOST_PARTS: usize = 16;
 /// Fewest rows of such a part.
 const LEAST_ROWS: usize = 2048;
 
-pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork<'_>], matmul: Matmul) -> Result<()> {
     match call.inputs[0].float() {
         StorageType::F32 => launch_as::<f32>(slots, op, call, steps),
+        StorageType::Bf16 if matmul == Matmul::Bf16 && multiplies_bf16(op, call) => {
+            multiply_bf16(slots, op, call, steps)
+        }
         StorageType::Bf16 => launch_as::<bf16>(slots, op, call, steps),
     }
+}
+
+/// Returns whether a call is a product of two bf16 matrices.
+fn multiplies_bf16(op: Linear, call: &Call) -> bool {
+    let multiplies = matches!(
+        op,
+        Linear::Product | Linear::ProductOnto | Linear::InputGrad | Linear::InputGradOnto | Linear::WeightGrad
+    );
+    multiplies && call.inputs[1].float() == StorageType::Bf16
+}
+
+/// Does [`launch`] for a product of two bf16 matrices, by `bf16_product.rs`.
+fn multiply_bf16(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+    let ([first, second], out) = ([call.inputs[0], call.inputs[1]], call.out());
+    let (x, small) = (slots.numbers::<bf16>(first)?, slots.numbers::<bf16>(second)?);
+    if op == Linear::WeightGrad {
+        let mut room = weight_grad_room(slots, call)?;
+        let room = room.as_mut().map_or(&mut [][..], |room| room.view());
+        let (grad, x) = (x.matrix(first), small.matrix(second));
+        return weight_grad(grad, x, slots.mat_mut(out)?.view(), room, bf16_product::add_transposed_times);
+    }
+    let sum = call.head_inputs().get(2).map(|&sum| slots.mat(sum)).transpose()?;
+    let mut made = slots.numbers_mut::<bf16>(out)?;
+    let (name, sizes, strides) = match op {
+        Linear::Product | Linear::ProductOnto => ("linear", [second.cols, second.rows], [1, second.cols]),
+        _ => ("linear_input_grad", [second.rows, second.cols], [second.cols, 1]),
+    };
+    let steps = Steps::new(name, steps, out.rows, out.cols)?;
+    let packed = PackedPairs::new(small.view(), sizes, strides)?;
+    let multiply = |x: &[bf16], sum: Option<&[f32]>, out: &mut [bf16], first: usize| {
+        bf16_product::rows_times(x, &packed, sum, out, |row, out| steps.apply(first + row, out));
+    };
+    times(x.matrix(first), sum.as_ref().map(Matrix::view), made.matrix(out), multiply);
+    Ok(())
 }
 
 /// Does [`launch`] for rows of type `E`. The small operand of a product is widened as a whole.
@@ -55,11 +94,10 @@ fn launch_as<E: Element>(slots: &Open<'_>, op: Linear, call: &Call, steps: &[Row
         Linear::WeightGrad => {
             let second = call.inputs[1];
             let (grad, x) = (slots.numbers::<E>(first)?, slots.numbers::<E>(second)?);
-            let [n, d_in, d_out] = [first.rows, second.cols, first.cols].map(|size| size as u64);
-            let need = linear_weight_grad_workspace_bytes(n, d_in, d_out) as usize / 4;
-            let mut room = call.workspace.map(|slot| slots.vec_mut(slot, need)).transpose()?;
+            let mut room = weight_grad_room(slots, call)?;
             let room = room.as_mut().map_or(&mut [][..], |room| room.view());
-            weight_grad(grad.matrix(first), x.matrix(second), slots.mat_mut(out)?.view(), room)
+            let mut out = slots.mat_mut(out)?;
+            weight_grad(grad.matrix(first), x.matrix(second), out.view(), room, add_transposed_times)
         }
         Linear::ColumnSum => column_sum_as(slots.numbers::<E>(first)?.matrix(first), slots.numbers_mut(out)?.view()),
         Linear::Round => {
@@ -79,6 +117,14 @@ fn launch_as<E: Element>(slots: &Open<'_>, op: Linear, call: &Call, steps: &[Row
             Ok(())
         }
     }
+}
+
+/// Opens the workspace of a weight gradient.
+fn weight_grad_room(slots: &Open<'_>, call: &Call) -> Result<Option<VectorMut<f32>>> {
+    let [grad, x] = [call.inputs[0], call.inputs[1]];
+    let [n, d_in, d_out] = [grad.rows, x.cols, grad.cols].map(|size| size as u64);
+    let need = linear_weight_grad_workspace_bytes(n, d_in, d_out) as usize / 4;
+    call.workspace.map(|slot| slots.vec_mut(slot, need)).transpose()
 }
 
 /// Returns the floating-point operations of a linear layer or of one of its two gradients.
@@ -132,7 +178,9 @@ fn linear_onto<E: Element>(
     check_shape(CALL, "out", [x.rows(), weight.rows()], [out.rows(), out.cols()])?;
     let steps = Steps::new(CALL, steps, out.rows(), out.cols())?;
     let packed = Packed::new(weight.data(), [weight.cols(), weight.rows()], [1, weight.cols()])?;
-    times(x, &packed, sum, &steps, out);
+    times(x, sum, out, |x, sum, out, first| {
+        rows_times(x, &packed, sum, out, |row, out| steps.apply(first + row, out));
+    });
     Ok(())
 }
 
@@ -180,7 +228,9 @@ fn linear_input_grad_onto<E: Element>(
     check_shape(CALL, "out", [grad.rows(), weight.cols()], [out.rows(), out.cols()])?;
     let steps = Steps::new(CALL, steps, out.rows(), out.cols())?;
     let packed = Packed::new(weight.data(), [weight.rows(), weight.cols()], [weight.cols(), 1])?;
-    times(grad, &packed, sum, &steps, out);
+    times(grad, sum, out, |grad, sum, out, first| {
+        rows_times(grad, &packed, sum, out, |row, out| steps.apply(first + row, out));
+    });
     Ok(())
 }
 
@@ -197,15 +247,16 @@ fn linear_input_grad_onto<E: Element>(
 /// The rows are split into at most 16 parts by their number alone, and the products of the parts are added in order:
 /// the same bits on any number of threads.
 pub fn linear_weight_grad(grad: MatView<'_>, x: MatView<'_>, out: MatMut<'_>, workspace: &mut [f32]) -> Result<()> {
-    weight_grad(grad, x, out, workspace)
+    weight_grad(grad, x, out, workspace, add_transposed_times)
 }
 
-/// Does [`linear_weight_grad`] for rows of any type.
+/// Does [`linear_weight_grad`] for rows of any type. `add_product(left, x, shape, out)` adds `left^T * x`.
 fn weight_grad<E: Element>(
     grad: MatView<'_, E>,
     x: MatView<'_, E>,
     mut out: MatMut<'_>,
     workspace: &mut [f32],
+    add_product: impl Fn(&[E], &[E], [usize; 2], &mut [f32]) + Sync,
 ) -> Result<()> {
     const CALL: &str = "linear_weight_grad";
     let (n, d_in, d_out) = (x.rows(), x.cols(), grad.cols());
@@ -220,7 +271,7 @@ fn weight_grad<E: Element>(
         let grad = &grad.data()[rows.start * d_out..rows.end * d_out];
         let x = &x.data()[rows.start * d_in..rows.end * d_in];
         out.fill(0.0);
-        add_transposed_times(grad, x, [d_out, d_in], out);
+        add_product(grad, x, [d_out, d_in], out);
     };
     let rows = rows_of_part(n);
     if n <= rows {
@@ -246,14 +297,13 @@ fn rows_of_part(n: usize) -> usize {
     n.div_ceil(MOST_PARTS).max(LEAST_ROWS)
 }
 
-/// Computes `out = x * packed`, or `sum + x * packed`. The rows of `x` are split into tasks, which apply the steps to rows
-/// that are still in a cache.
+/// Splits the rows of a product into tasks. `multiply(x, sum, out, first row)` computes `out` from some rows of `x` and of
+/// the sum that it adds to.
 fn times<E: Element>(
     x: MatView<'_, E>,
-    packed: &Packed,
     sum: Option<MatView<'_>>,
-    steps: &Steps<'_>,
     mut out: MatMut<'_, E>,
+    multiply: impl Fn(&[E], Option<&[f32]>, &mut [E], usize) + Sync,
 ) {
     let (k, width) = (x.cols(), out.cols());
     let rows = if width <= NARROW { ROWS_OF_NARROW } else { ROWS };
@@ -261,7 +311,7 @@ fn times<E: Element>(
         let sum = sum.map(|sum| &sum.data()[first..][..out.len()]);
         let first = first / width;
         let x = &x.data()[first * k..][..out.len() / width * k];
-        rows_times(x, packed, sum, out, |row, out| steps.apply(first + row, out));
+        multiply(x, sum, out, first);
     });
 }
 

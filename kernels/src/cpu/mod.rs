@@ -5,6 +5,7 @@
 //! rayon's global pool has. All kernels give the same bits on any number of threads.
 
 mod attention;
+mod bf16_product;
 mod dropout;
 mod edges;
 mod element;
@@ -52,6 +53,7 @@ pub use rows::{Numbers, RowWork, dropout, elementwise_bytes, rows_then};
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::{Error, Result};
 use crate::lent::Lent;
+use crate::matmul::Matmul;
 use crate::memory::{HostSlot, Slot};
 use crate::op::call::{Call, Mat};
 use crate::semaphore::Semaphore;
@@ -72,6 +74,7 @@ pub struct CpuDevice {
     /// Bytes copied to the device, to the host, and from other devices.
     copied: [AtomicU64; 3],
     semaphore: Option<Arc<Semaphore>>,
+    matmul: Matmul,
     recorder: Recorder,
     /// Number of the last event. Every event has happened when it is returned.
     events: AtomicU64,
@@ -110,7 +113,19 @@ impl CpuDevice {
         let team = Arc::new(Team::new(threads).map_err(|source| Error::Threads { threads, source })?);
         let copied = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
         let (recorder, events) = (Recorder::default(), AtomicU64::new(0));
-        Ok(Self { team, slots, copied, semaphore, recorder, events })
+        Ok(Self { team, slots, copied, semaphore, matmul: Matmul::F32, recorder, events })
+    }
+
+    /// Sets how bf16 matrices are multiplied; [`Matmul::F32`] by default.
+    ///
+    /// # Errors
+    /// [`Error::NoBf16`].
+    pub fn matmul(mut self, matmul: Matmul) -> Result<Self> {
+        if !matmul.supported() {
+            return Err(Error::NoBf16);
+        }
+        self.matmul = matmul;
+        Ok(self)
     }
 
     /// Returns how many threads compute.
@@ -202,7 +217,7 @@ impl Device for CpuDevice {
     }
 
     fn launch(&self, lane: Lane, call: &Call, _after: &[Event]) -> Result<Event> {
-        let run = || launch::launch(&self.slots.open(), call);
+        let run = || launch::launch(&self.slots.open(), call, self.matmul);
         let run = || self.team.install(|| self.now(lane, || self.make_ready(call), run));
         match &self.semaphore {
             Some(semaphore) => semaphore.pass(run)?,

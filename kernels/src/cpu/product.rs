@@ -20,7 +20,7 @@ use crate::memory::{AlignedBytes, zeroed};
 const LINE: usize = 16;
 
 /// Most lines per panel: four vectors of the widest kind.
-const PANEL: usize = 4;
+pub(super) const PANEL: usize = 4;
 
 /// Rows that [`add_transposed_times`] sums in registers before it writes to memory. Its copy of a panel of `x` then
 /// fits the first-level cache.
@@ -33,15 +33,15 @@ const FEW: usize = 48;
 const STEP: usize = LINE;
 
 /// The columns `columns` of the small operand, copied row by row and padded with zeros to whole lines.
-struct Panel {
-    columns: Range<usize>,
+pub(super) struct Panel {
+    pub(super) columns: Range<usize>,
     /// Start of the panel, and elements per row.
-    start: usize,
-    stride: usize,
+    pub(super) start: usize,
+    pub(super) stride: usize,
 }
 
 /// Splits `width` columns into panels of nearly equal numbers of lines, at most [`PANEL`] each.
-fn panels(width: usize, rows: usize) -> Vec<Panel> {
+pub(super) fn panels(width: usize, rows: usize) -> Vec<Panel> {
     let lines = width.div_ceil(LINE);
     let count = lines.div_ceil(PANEL);
     let end = |i: usize| lines * i / count.max(1);
@@ -96,8 +96,7 @@ pub(super) fn rows_times<E: Element>(
     mut done: impl FnMut(usize, &mut [f32]),
 ) {
     let (k, width) = (packed.k, packed.width);
-    // The number of rows that fit half of a second-level cache, as a multiple of every tile height.
-    let group = ((1 << 16) / (k + width)).clamp(24, 240) / 24 * 24;
+    let group = group_rows(k, width);
     let (mut wide, mut room) = (Vec::new(), Vec::new());
     for (i, out) in out.chunks_mut(group * width).enumerate() {
         let rows = out.len() / width;
@@ -109,6 +108,11 @@ pub(super) fn rows_times<E: Element>(
             done(i * group, out);
         });
     }
+}
+
+/// Returns how many rows of `k` and of `width` words fit half of a second-level cache, as a multiple of most tile heights.
+pub(super) fn group_rows(k: usize, width: usize) -> usize {
+    ((1 << 16) / (k + width)).clamp(24, 240) / 24 * 24
 }
 
 /// A group of rows of [`rows_times`].

@@ -10,8 +10,8 @@ use bytemuck::Pod;
 use lapidary_kernels::op::{BlockSpec, EdgeOp, Optimizer};
 use lapidary_kernels::reference::Dense;
 use lapidary_kernels::{
-    BlockSlots, BlockView, Call, CpuDevice, Device, DropoutKey, HostSlot, Lane, Mat, MatView, Part, Result, RowStep,
-    Slot, Window,
+    BlockSlots, BlockView, Call, CpuDevice, Device, DropoutKey, HostSlot, Lane, Mat, MatView, Matmul, Part, Result,
+    RowStep, Slot, Window,
 };
 
 #[cfg(feature = "cuda")]
@@ -293,6 +293,19 @@ impl Rig {
             return GPU.with(|(device, next)| Self { device: device.clone(), next: next.clone(), used });
         }
         Self { device: Rc::from(open_device(threads, u64::MAX)), next: Cell::new(0), used }
+    }
+
+    /// Returns a rig whose bf16 matrices are multiplied as bf16; `None` on a GPU, and if the machine cannot.
+    pub fn multiplying_bf16(threads: usize) -> Option<Self> {
+        if on_gpu() {
+            return None;
+        }
+        if !Matmul::Bf16.supported() {
+            println!("SKIPPED: this machine's CPU has no AVX512-BF16");
+            return None;
+        }
+        let device = CpuDevice::new(NonZeroUsize::new(threads), u64::MAX).unwrap().matmul(Matmul::Bf16).unwrap();
+        Some(Self { device: Rc::new(device), next: Cell::new(0), used: RefCell::default() })
     }
 
     pub fn put<T: Pod>(&self, values: &[T]) -> Slot {

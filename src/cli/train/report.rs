@@ -1,6 +1,7 @@
 //! What `lapidary train` prints.
 
 use bytesize::ByteSize;
+use lapidary_kernels::Matmul;
 use serde_json::json;
 
 use super::args::TrainArgs;
@@ -174,6 +175,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             score_name("test", labels): test,
             score_name("best_val", labels): val,
             "dtype": trainer.dtype().name(),
+            "matmul": trainer.matmul().map(Matmul::name),
             "best_epoch": best.map(|b| b.epoch),
             "epochs": trainer.epoch(),
             "epoch_seconds_median": epoch_median,

@@ -1,0 +1,49 @@
+//! How matrices are multiplied.
+
+/// How matrices that are stored as bf16 are multiplied. Matrices of f32 are always multiplied in f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Matmul {
+    /// Numbers are widened to f32. A result has the bits of the f32 product, rounded, on every CPU.
+    #[default]
+    F32,
+    /// By the CPU's instruction for pairs of bf16 numbers, AVX512-BF16, which does twice as many operations per second.
+    /// Sums are f32 as well, but in another order, so last bits differ.
+    Bf16,
+}
+
+impl Matmul {
+    /// Returns whether this machine's CPU can multiply so.
+    pub fn supported(self) -> bool {
+        match self {
+            Self::F32 => true,
+            Self::Bf16 => has_avx512_bf16(),
+        }
+    }
+
+    /// Returns the short name: `f32` or `bf16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+impl std::fmt::Display for Matmul {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512_bf16() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512bf16")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx512_bf16() -> bool {
+    false
+}
