@@ -16,6 +16,7 @@ mod linear;
 mod loss;
 mod moves;
 mod multi_label;
+mod narrow;
 mod near;
 mod norm;
 mod optimizer;
