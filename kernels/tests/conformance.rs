@@ -384,8 +384,8 @@ fn random_targets(numbers: &mut Numbers, n: usize, classes: usize) -> (Vec<u32>,
 
 #[test]
 fn losses_and_metrics() {
-    for classes in [0, 1, 2, 7, 16, 17, 41, 121] {
-        for n in [0, 1, 30, 5000] {
+    for classes in [0, 1, 2, 3, 7, 16, 17, 41, 64, 65, 121] {
+        for n in [0, 1, 15, 16, 17, 30, 63, 64, 65, 5000] {
             for scale in [0.0, 3.0, 80.0] {
                 let numbers = &mut Numbers((n + classes) as u64);
                 let mut logits = numbers.matrix(n, classes);
@@ -449,4 +449,73 @@ fn ties_go_to_the_first_column_and_nan_never_wins() {
     let view = MatView::new(&logits, 3, 3).unwrap();
     let targets = Targets { labels: &labels, split: &split, select: 0 };
     assert_eq!(cpu::count_correct(view, targets).unwrap(), [2, 3]);
+}
+
+/// Returns the loss, the gradient and the count of rows whose labels are all `label`.
+fn softmax_of(logits: &[f32], classes: usize, label: u32) -> (f32, Vec<f32>, u64) {
+    let n = logits.len() / classes;
+    let (labels, split) = (vec![label; n], vec![0; n]);
+    let targets = Targets { labels: &labels, split: &split, select: 0 };
+    let view = MatView::new(logits, n, classes).unwrap();
+    let mut grad = vec![f32::NAN; logits.len()];
+    let loss = cpu::softmax_cross_entropy(view, targets, n as u64).unwrap();
+    cpu::softmax_cross_entropy_grad(view, targets, n as u64, MatMut::new(&mut grad, n, classes).unwrap()).unwrap();
+    let [correct, selected] = cpu::count_correct(view, targets).unwrap();
+    assert_eq!(selected, n as u64);
+    (loss, grad, correct)
+}
+
+#[test]
+fn softmax_of_extreme_logits() {
+    let inf = f32::INFINITY;
+    for classes in [2, 3, 16, 17, 41] {
+        // The first logit is `first`, the others are `rest`; the label is the last column.
+        let of = |first: f32, rest: f32| {
+            let row: Vec<f32> = (0..classes).map(|column| if column == 0 { first } else { rest }).collect();
+            softmax_of(&row, classes, classes as u32 - 1)
+        };
+        let (loss, grad, correct) = of(1e30, -1e30);
+        assert!((loss - 2e30).abs() <= 1e24 && (grad[classes - 1] + 1.0).abs() < 1e-6 && correct == 0, "{classes}");
+        let (loss, grad, correct) = of(-inf, 1.0);
+        let want = (classes as f32 - 1.0).ln();
+        assert!((loss - want).abs() <= 1e-6 && grad.iter().all(|x| x.is_finite()), "{classes}: {loss}");
+        assert_eq!(correct, u64::from(classes == 2));
+        assert_eq!(of(0.0, -inf).0, inf);
+        for (first, rest) in [(inf, 0.0), (f32::NAN, 0.0), (0.0, f32::NAN), (f32::NAN, f32::NAN), (-inf, -inf)] {
+            let (loss, grad, _) = of(first, rest);
+            assert!(loss.is_nan() && grad.iter().all(|x| x.is_nan()), "{classes}: {first}, {rest}");
+        }
+        // The first largest wins: NaN never does, and an infinity does beside it.
+        assert_eq!(of(f32::NAN, 0.0).2, u64::from(classes == 2));
+        assert_eq!(of(0.0, f32::NAN).2, 0);
+        assert_eq!(of(f32::NAN, f32::NAN).2, 0);
+        assert_eq!(of(f32::NAN, -inf).2, u64::from(classes == 2));
+        assert_eq!(of(-inf, -inf).2, 0);
+        assert_eq!(of(0.0, inf).2, u64::from(classes == 2));
+    }
+}
+
+#[test]
+fn the_product_of_the_sums_of_many_rows_does_not_overflow() {
+    for classes in [16, 17, 64] {
+        let n = 64 * 300;
+        let (loss, _, correct) = softmax_of(&vec![0.5; n * classes], classes, 0);
+        assert!((loss - (classes as f32).ln()).abs() <= 1e-6, "{classes} classes: {loss}");
+        assert_eq!(correct, n as u64);
+    }
+}
+
+#[test]
+fn a_row_of_nan_spoils_no_gradient_but_its_own() {
+    for classes in [3, 17] {
+        let mut logits = vec![0.25f32; 70 * classes];
+        logits[5 * classes + 1] = f32::NAN;
+        let (loss, grad, correct) = softmax_of(&logits, classes, 0);
+        assert!(loss.is_nan());
+        // The NaN is in column 1, so column 0 is the first largest of its row, too.
+        assert_eq!(correct, 70);
+        for (r, row) in grad.chunks_exact(classes).enumerate() {
+            assert!(row.iter().all(|x| x.is_nan() == (r == 5)), "row {r}");
+        }
+    }
 }

@@ -148,3 +148,16 @@ fn half_the_sum_of_squares() {
         assert_close(&what, &got, &[want], &[want], 2);
     }
 }
+
+#[test]
+fn rows_of_every_rest_of_a_vector_have_the_reference_loss() {
+    for classes in [1, 2, 3, 15, 16, 17, 41, 64, 65] {
+        for n in [1, 15, 16, 17] {
+            let numbers = &mut Numbers((n * 100 + classes) as u64);
+            let logits = numbers.matrix(n, classes);
+            let cells: Vec<u8> = (0..n * classes).map(|_| numbers.below(2) as u8).collect();
+            let split = vec![1; n];
+            check_loss(&logits, MultiTargets { targets: &cells, classes, split: &split, select: 1 }, n as u64);
+        }
+    }
+}

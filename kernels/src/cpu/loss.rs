@@ -1,9 +1,12 @@
 //! Softmax cross-entropy over selected rows, its gradient, and the count of correct predictions.
 
+use std::ops::Range;
+
 use pulp::{Arch, Simd, WithSimd};
 
 use super::exp::exp;
 use super::multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
+use super::narrow;
 use super::parallel::{for_rows, map_chunks, rows_of_part};
 use super::slots::Open;
 use crate::error::{Result, check_shape};
@@ -73,8 +76,9 @@ pub fn half_squares(x: MatView<'_>) -> f32 {
 /// # Errors
 /// [`crate::Error::Shape`].
 /// # Order
-/// The largest logit of each row is subtracted first. Rows are added in `f64`, in parts that depend on the shape alone:
-/// the same bits on any number of threads.
+/// The largest logit of each row is subtracted first. Rows are added in `f64`, in parts that depend on the shape alone,
+/// and those of at most 16 classes in an order that depends on which rows are selected: the same bits on any number of
+/// threads.
 pub fn softmax_cross_entropy(logits: MatView<'_>, targets: Targets<'_>, count: u64) -> Result<f32> {
     let (n, classes) = (logits.rows(), logits.cols());
     check_targets(targets, "softmax_cross_entropy", n)?;
@@ -82,6 +86,9 @@ pub fn softmax_cross_entropy(logits: MatView<'_>, targets: Targets<'_>, count: u
         return Ok(0.0);
     }
     let sums = map_chunks(n, rows_of_part(classes), |rows| {
+        if classes <= narrow::MOST {
+            return Arch::new().dispatch(narrow::LossPart { logits, targets, rows });
+        }
         let mut exps = vec![0.0; classes];
         let mut sum = 0.0;
         for r in rows {
@@ -113,9 +120,14 @@ pub fn softmax_cross_entropy_grad(
     check_targets(targets, CALL, n)?;
     check_shape(CALL, "out", [n, classes], [out.rows(), out.cols()])?;
     for_rows(out.data(), classes, |first, out| {
+        if count == 0 {
+            return out.fill(0.0);
+        }
+        if classes <= narrow::MOST {
+            return Arch::new().dispatch(narrow::GradRows { logits, targets, first, count, out });
+        }
         for (i, out) in out.chunks_exact_mut(classes).enumerate() {
-            let selected = if count == 0 { None } else { targets.label(first + i, classes) };
-            let Some(label) = selected else {
+            let Some(label) = targets.label(first + i, classes) else {
                 out.fill(0.0);
                 continue;
             };
@@ -143,14 +155,11 @@ pub fn count_correct(logits: MatView<'_>, targets: Targets<'_>) -> Result<[u64; 
     let (n, classes) = (logits.rows(), logits.cols());
     check_targets(targets, "count_correct", n)?;
     let counts = map_chunks(n, rows_of_part(classes), |rows| {
-        let mut counts = [0, 0];
-        for r in rows {
-            if let Some(label) = targets.label(r, classes) {
-                counts[0] += u64::from(first_largest(logits.row(r)) == Some(label));
-                counts[1] += 1;
-            }
+        if classes <= narrow::MOST_COUNTED {
+            Arch::new().dispatch(narrow::CountPart { logits, targets, rows })
+        } else {
+            Arch::new().dispatch(CountPart { logits, targets, rows })
         }
-        counts
     });
     Ok(counts.iter().fold([0, 0], |sum, part| [sum[0] + part[0], sum[1] + part[1]]))
 }
@@ -160,18 +169,47 @@ fn check_targets(targets: Targets<'_>, call: &'static str, n: usize) -> Result<(
     check_shape(call, "split", [n, 1], [targets.split.len(), 1])
 }
 
-/// Returns the column of the largest number, the first on a tie. NaN is never the largest.
-fn first_largest(row: &[f32]) -> Option<usize> {
-    const LANES: usize = 16;
-    // NaN is not above anything, so no lane takes it.
-    let larger = |best: f32, x: f32| if x > best { x } else { best };
-    let (chunks, rest) = row.as_chunks::<LANES>();
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for chunk in chunks {
-        lanes.iter_mut().zip(chunk).for_each(|(best, &x)| *best = larger(*best, x));
+/// The selected rows of a range whose largest logit is at the label, and all selected rows.
+struct CountPart<'a> {
+    logits: MatView<'a>,
+    targets: Targets<'a>,
+    rows: Range<usize>,
+}
+
+impl WithSimd for CountPart<'_> {
+    type Output = [u64; 2];
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> [u64; 2] {
+        let Self { logits, targets, rows } = self;
+        let mut counts = [0, 0];
+        for r in rows {
+            if let Some(label) = targets.label(r, logits.cols()) {
+                let row = logits.row(r);
+                let largest = largest(simd, row);
+                // An equal logit before the label would be the first. In a row of NaN the label is not the largest.
+                let correct = row[label] == largest && !row[..label].contains(&largest);
+                counts[0] += u64::from(correct);
+                counts[1] += 1;
+            }
+        }
+        counts
     }
-    let largest = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &x| larger(best, x));
-    row.iter().position(|&x| x == largest)
+}
+
+/// Returns the largest number of a row. NaN is never the largest; a row of NaN has `-inf`.
+#[inline(always)]
+fn largest<S: Simd>(simd: S, row: &[f32]) -> f32 {
+    let (vectors, rest) = S::as_simd_f32s(row);
+    let mut largest = simd.splat_f32s(f32::NEG_INFINITY);
+    for &x in vectors {
+        largest = simd.select_f32s(simd.greater_than_f32s(x, largest), x, largest);
+    }
+    let mut largest = simd.reduce_max_f32s(largest);
+    for &x in rest {
+        largest = if x > largest { x } else { largest };
+    }
+    largest
 }
 
 /// Writes `exp(x - largest)`; returns the largest logit and the sum.
@@ -191,10 +229,7 @@ impl WithSimd for ExpBelowLargest<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> (f32, f64) {
         let Self { row, out } = self;
-        let (vectors, rest) = S::as_simd_f32s(row);
-        let lowest = simd.splat_f32s(f32::NEG_INFINITY);
-        let largest = vectors.iter().fold(lowest, |largest, &x| simd.max_f32s(x, largest));
-        let largest = rest.iter().copied().fold(simd.reduce_max_f32s(largest), f32::max);
+        let largest = largest(simd, row);
         // The last vector of a row may recompute cells of the vector before it.
         let lanes = 16;
         let last = row.len().saturating_sub(lanes);

@@ -17,6 +17,7 @@ mod linear;
 mod loss;
 mod moves;
 mod multi_label;
+mod narrow;
 mod near;
 mod norm;
 mod optimizer;

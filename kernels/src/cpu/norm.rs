@@ -67,10 +67,13 @@ impl WithSimd for Normalise<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
         let Self { d, eps, x, gain, bias, out } = self;
-        for (x, out) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)) {
-            let (mean, factor) = statistics(x, eps);
-            for (((out, &x), &gain), &bias) in out.iter_mut().zip(x).zip(gain).zip(bias) {
-                *out = ((f64::from(x) - mean) * factor * f64::from(gain) + f64::from(bias)) as f32;
+        for (x, out) in x.chunks(GROUP * d).zip(out.chunks_mut(GROUP * d)) {
+            let rows = Rows::of(x, d, eps);
+            for (i, (x, out)) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)).enumerate() {
+                let (mean, factor) = (rows.mean[i], rows.factor[i]);
+                for (((out, &x), &gain), &bias) in out.iter_mut().zip(x).zip(gain).zip(bias) {
+                    *out = ((f64::from(x) - mean) * factor * f64::from(gain) + f64::from(bias)) as f32;
+                }
             }
         }
     }
@@ -121,17 +124,31 @@ impl WithSimd for InputGrad<'_> {
     fn with_simd<S: Simd>(self, _simd: S) {
         let Self { d, eps, grad, x, gain, out } = self;
         let each = 1.0 / d as f64;
-        for ((grad, x), out) in grad.chunks_exact(d).zip(x.chunks_exact(d)).zip(out.chunks_exact_mut(d)) {
-            let mean = mean(x);
-            let [squares, g_sum, g_deviations] = sums([grad, x, gain], |[grad, x, gain]| {
-                let (g, deviation) = (f64::from(grad) * f64::from(gain), f64::from(x) - mean);
-                [deviation * deviation, g, g * deviation]
-            });
-            let factor = 1.0 / (squares * each + eps).sqrt();
-            let (g_mean, slope) = (g_sum * each, g_deviations * each * factor * factor);
-            for (((out, &grad), &x), &gain) in out.iter_mut().zip(grad).zip(x).zip(gain) {
-                let g = f64::from(grad) * f64::from(gain);
-                *out = ((g - g_mean - (f64::from(x) - mean) * slope) * factor) as f32;
+        let groups = grad.chunks(GROUP * d).zip(x.chunks(GROUP * d)).zip(out.chunks_mut(GROUP * d));
+        for ((grad, x), out) in groups {
+            let (mut rows, mut g_mean, mut slope) = (Rows::default(), [0.0; GROUP], [0.0; GROUP]);
+            for (i, (grad, x)) in grad.chunks_exact(d).zip(x.chunks_exact(d)).enumerate() {
+                let shift = f64::from(x[0]);
+                let [sum, squares, g_sum, g_sum_of_x] = sums([grad, x, gain], |[grad, x, gain]| {
+                    let (g, x) = (f64::from(grad) * f64::from(gain), f64::from(x) - shift);
+                    [x, x * x, g, g * x]
+                });
+                rows.set(i, shift, sum * each, squares * each);
+                g_mean[i] = g_sum * each;
+                slope[i] = (g_sum_of_x - g_sum * (sum * each)) * each;
+            }
+            rows.finish(eps);
+            for (slope, factor) in slope.iter_mut().zip(rows.factor) {
+                *slope *= factor * factor;
+            }
+            for (i, ((grad, x), out)) in
+                grad.chunks_exact(d).zip(x.chunks_exact(d)).zip(out.chunks_exact_mut(d)).enumerate()
+            {
+                let (mean, factor, g_mean, slope) = (rows.mean[i], rows.factor[i], g_mean[i], slope[i]);
+                map([grad, x, gain], out, |[grad, x, gain]| {
+                    let g = f64::from(grad) * f64::from(gain);
+                    ((g - g_mean - (f64::from(x) - mean) * slope) * factor) as f32
+                });
             }
         }
     }
@@ -186,10 +203,13 @@ impl WithSimd for GainGrad<'_> {
     fn with_simd<S: Simd>(self, _simd: S) {
         let Self { eps, grad, x, sum } = self;
         let d = sum.len();
-        for (grad, x) in grad.chunks_exact(d).zip(x.chunks_exact(d)) {
-            let (mean, factor) = statistics(x, eps);
-            for ((sum, &grad), &x) in sum.iter_mut().zip(grad).zip(x) {
-                *sum += f64::from(grad) * ((f64::from(x) - mean) * factor);
+        for (grad, x) in grad.chunks(GROUP * d).zip(x.chunks(GROUP * d)) {
+            let rows = Rows::of(x, d, eps);
+            for (i, (grad, x)) in grad.chunks_exact(d).zip(x.chunks_exact(d)).enumerate() {
+                let (mean, factor) = (rows.mean[i], rows.factor[i]);
+                for ((sum, &grad), &x) in sum.iter_mut().zip(grad).zip(x) {
+                    *sum += f64::from(grad) * ((f64::from(x) - mean) * factor);
+                }
             }
         }
     }
@@ -200,19 +220,78 @@ fn check_eps(call: &'static str, eps: f32) -> Result<f64> {
     if got >= 0.0 { Ok(got) } else { Err(Error::Argument { call, operand: "eps", want: "at least 0", got }) }
 }
 
-#[inline(always)]
-fn mean(row: &[f32]) -> f64 {
-    let [sum] = sums([row], |[x]| [f64::from(x)]);
-    sum / row.len() as f64
+/// Rows whose square roots and quotients are computed together, as vectors.
+const GROUP: usize = 16;
+
+/// The statistics of at most [`GROUP`] rows.
+#[derive(Default)]
+struct Rows {
+    mean: [f64; GROUP],
+    /// `1 / sqrt(variance + eps)`; before [`Rows::finish`] the variance.
+    factor: [f64; GROUP],
 }
 
-/// Returns a row's mean and `1 / sqrt(variance + eps)`, computed in two passes.
+impl Rows {
+    /// Reads each row once. Sums are over the differences to a row's first number. This number is at most `sqrt(d)`
+    /// standard deviations from the mean, so that little is lost when the mean's square is subtracted.
+    #[inline(always)]
+    fn of(x: &[f32], d: usize, eps: f64) -> Self {
+        let (mut rows, each) = (Self::default(), 1.0 / d as f64);
+        for (i, x) in x.chunks_exact(d).enumerate() {
+            let shift = f64::from(x[0]);
+            let [sum, squares] = sums([x], |[x]| {
+                let x = f64::from(x) - shift;
+                [x, x * x]
+            });
+            rows.set(i, shift, sum * each, squares * each);
+        }
+        rows.finish(eps);
+        rows
+    }
+
+    /// Sets the mean and the variance of row `i` from the means of the differences to `shift` and of their squares.
+    #[inline(always)]
+    fn set(&mut self, i: usize, shift: f64, difference: f64, squares: f64) {
+        self.mean[i] = shift + difference;
+        let variance = squares - difference * difference;
+        self.factor[i] = if variance < 0.0 { 0.0 } else { variance };
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, eps: f64) {
+        for factor in &mut self.factor {
+            *factor = 1.0 / (*factor + eps).sqrt();
+        }
+    }
+}
+
+/// Cells of a row that are computed together.
+const LANES: usize = 16;
+
+/// Computes each cell of a row from the same cells of `K` others.
 #[inline(always)]
-fn statistics(row: &[f32], eps: f64) -> (f64, f64) {
-    let mean = mean(row);
-    let [squares] = sums([row], |[x]| {
-        let deviation = f64::from(x) - mean;
-        [deviation * deviation]
-    });
-    (mean, 1.0 / (squares / row.len() as f64 + eps).sqrt())
+fn map<const K: usize>(rows: [&[f32]; K], out: &mut [f32], f: impl Fn([f32; K]) -> f32) {
+    let chunks = rows.map(|row| row.as_chunks::<LANES>().0);
+    for (i, out) in out.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        map_chunk(std::array::from_fn(|k| &chunks[k][i]), out, &f);
+    }
+    if out.len().is_multiple_of(LANES) {
+        return;
+    }
+    if let Some(out) = out.last_chunk_mut::<LANES>() {
+        // Some of the last cells are computed twice, so that they fill vectors.
+        return map_chunk(rows.map(|row| row.last_chunk::<LANES>().expect("the rows have one length")), out, &f);
+    }
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = f(std::array::from_fn(|k| rows[k][i]));
+    }
+}
+
+// With an iterator, the gradient of the input takes 1.5 times as long.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+fn map_chunk<const K: usize>(cells: [&[f32; LANES]; K], out: &mut [f32; LANES], f: &impl Fn([f32; K]) -> f32) {
+    for lane in 0..LANES {
+        out[lane] = f(std::array::from_fn(|k| cells[k][lane]));
+    }
 }

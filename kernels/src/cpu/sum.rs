@@ -6,36 +6,50 @@ const LANES: usize = 16;
 /// Returns `M` sums over the columns of `K` rows of the same length. `f` computes the terms from the cells of a column.
 ///
 /// # Order
-/// Cell `i` is added to lane `i % LANES`; then the lanes are folded in halves.
+/// Cell `i` is added to lane `i % LANES`. The cells behind the last whole group of lanes are added to the last lanes if
+/// there is a whole group, else to the first. Then the lanes are folded in halves.
 #[inline(always)]
 pub(super) fn sums<const K: usize, const M: usize>(rows: [&[f32]; K], f: impl Fn([f32; K]) -> [f64; M]) -> [f64; M] {
-    let rows = rows.map(|row| row.as_chunks::<LANES>());
+    let len = rows[0].len();
     let mut sums = [[0.0f64; LANES]; M];
-    for i in 0..rows[0].0.len() {
-        let chunks: [&[f32; LANES]; K] = std::array::from_fn(|k| &rows[k].0[i]);
-        for lane in 0..LANES {
-            let terms = f(std::array::from_fn(|k| chunks[k][lane]));
-            for m in 0..M {
-                sums[m][lane] += terms[m];
-            }
-        }
+    let whole = len / LANES;
+    for i in 0..whole {
+        add(&mut sums, rows.map(|row| &row.as_chunks::<LANES>().0[i]), 0..LANES, &f);
     }
-    let len = rows[0].1.len();
-    if len > 0 {
-        let mut tails = [[0.0f32; LANES]; K];
-        for (tail, row) in tails.iter_mut().zip(rows) {
-            tail[..len].copy_from_slice(row.1);
-        }
-        for lane in 0..LANES {
-            let terms = f(std::array::from_fn(|k| tails[k][lane]));
-            for m in 0..M {
-                sums[m][lane] += if lane < len { terms[m] } else { 0.0 };
+    let rest = len % LANES;
+    if rest > 0 && whole > 0 {
+        // The last cells of the rows, of which the first were added before: a copy of the rest alone would be slow.
+        let last = rows.map(|row| row.last_chunk::<LANES>().expect("the rows have one length"));
+        add(&mut sums, last, LANES - rest..LANES, &f);
+    } else if rest > 0 {
+        let mut cells = [[0.0f32; LANES]; K];
+        for (cells, row) in cells.iter_mut().zip(rows) {
+            for (cell, &x) in cells.iter_mut().zip(row) {
+                *cell = x;
             }
         }
+        add(&mut sums, std::array::from_fn(|k| &cells[k]), 0..rest, &f);
     }
     sums.map(fold)
 }
 
+/// Adds the terms of some lanes.
+#[inline(always)]
+fn add<const K: usize, const M: usize>(
+    sums: &mut [[f64; LANES]; M],
+    cells: [&[f32; LANES]; K],
+    lanes: std::ops::Range<usize>,
+    f: &impl Fn([f32; K]) -> [f64; M],
+) {
+    for lane in 0..LANES {
+        let terms = f(std::array::from_fn(|k| cells[k][lane]));
+        for m in 0..M {
+            sums[m][lane] += if lanes.contains(&lane) { terms[m] } else { 0.0 };
+        }
+    }
+}
+
+/// Adds the lanes in halves.
 #[inline(always)]
 fn fold(mut lanes: [f64; LANES]) -> f64 {
     let mut width = LANES / 2;
