@@ -33,7 +33,7 @@ pub use device::{Device, Event, Lane, Span};
 pub use error::{Error, Result};
 pub use lanes::panic_message;
 pub use lent::Lent;
-pub use memory::{AlignedBytes, HostSlot, NoHostMemory, Owner, Shared, Slot};
+pub use memory::{AlignedBytes, HostSlot, NoHostMemory, Owner, Shared, Slot, SpareArrays};
 pub use op::call::{self, Arg, BlockSlots, Call, Mat, Part, Price, Window};
 pub use op::{DType, Op, RowStep};
 pub use random::DropoutKey;
