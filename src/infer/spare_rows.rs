@@ -65,6 +65,7 @@ mod tests {
         drop((second, third));
         assert_eq!(made(90).1, other, "the second one is forgotten");
         assert_ne!(made(9).1, other, "it is far too large");
-        assert!(spare.lent.len() == 1 && spare.free.is_empty());
+        spare.next_batch();
+        assert!(spare.lent.is_empty() && spare.free.len() == 1 && spare.free[0].capacity() < 100, "one batch is kept");
     }
 }
