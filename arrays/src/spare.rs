@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
+use crate::aligned::serves;
 use crate::{AlignedBytes, NoHostMemory, Shared};
 
 /// Shorter buffers get memory of their own: there, the allocator is as fast.
@@ -73,12 +74,8 @@ impl SpareArrays {
     }
 }
 
-/// Whether memory of `capacity` bytes serves for `len` bytes: it is large enough, and hardly larger.
-pub fn serves(capacity: usize, len: usize) -> bool {
-    capacity >= len && capacity <= len.saturating_add(len / 4)
-}
-
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
