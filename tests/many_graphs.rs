@@ -6,7 +6,7 @@ use lapidary::dataset::generate::{PlantedOptions, planted};
 use lapidary::graph::Permutation;
 use lapidary::model::ModelConfig;
 use lapidary::{Accuracy, Arrays, Dataset, Graph, Model, Predictor, Trainer};
-use ndarray::Array2;
+use ndarray::{Array2, ArrayBase, Data, Ix2, OwnedRepr};
 use ndarray_npy::read_npy;
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ fn predictor(name: &str, data: &Dataset) -> Predictor {
 }
 
 #[track_caller]
-fn agree(found: &Array2<f32>, want: &Array2<f32>) {
+fn agree<S: Data<Elem = f32>>(found: &ArrayBase<S, Ix2>, want: &Array2<f32>) {
     let largest = found.iter().zip(want).fold(0f32, |largest, (a, b)| largest.max((a - b).abs()));
     assert!(found.dim() == want.dim() && largest < 1e-5, "{largest}");
 }
@@ -152,7 +152,10 @@ fn the_command_predicts_for_several_datasets() {
         let one = succeeds(&["infer", "--checkpoint", &checkpoint, "--data", &names[i], "--json", "--out", &alone]);
         let one: Value = serde_json::from_str(&one).unwrap();
         assert_eq!((&lines[i]["data"], &lines[i]["test_accuracy"]), (&names[i].clone().into(), &one["test_accuracy"]));
-        agree(&read_npy(Path::new(&out).join(format!("graph{i}.npy"))).unwrap(), &read_npy(&alone).unwrap());
+        agree::<OwnedRepr<f32>>(
+            &read_npy(Path::new(&out).join(format!("graph{i}.npy"))).unwrap(),
+            &read_npy(&alone).unwrap(),
+        );
     }
     let shown = succeeds(&infer);
     for words in ["and 10 more", "datasets", "60", "in 1 pass"] {
@@ -198,4 +201,37 @@ fn graphs_with_fewer_classes_than_the_model_run_as_alone() {
             }
         }
     }
+}
+
+/// Batches of about the same size: the matrices of the first ones give their memory to later ones.
+#[test]
+fn predictions_that_were_dropped_give_their_memory_to_later_ones() {
+    let graph = |seed: u64| {
+        let sizes =
+            PlantedOptions { feature_width: 5, classes: 3, vertices: 20_000, seed, ..PlantedOptions::default() };
+        planted(&PlantedOptions { mean_degree: 8.0, ..sizes }).unwrap()
+    };
+    let graphs = [graph(1), graph(2)];
+    let predictor = predictor("sage", &graphs[0]);
+    let want: Vec<Array2<f32>> = graphs.iter().map(|graph| predictor.predict(graph).unwrap()).collect();
+    let mut found = predictor.predictions((0..20).map(|i| Ok(graphs[i % 2].clone())));
+    let (mut addresses, mut others) = (Vec::new(), Vec::new());
+    // One prediction is kept for the whole time.
+    let kept = found.next().unwrap().unwrap();
+    for i in 1..20 {
+        let prediction = found.next().unwrap().unwrap();
+        agree(&prediction.logits, &want[i % 2]);
+        addresses.push(prediction.logits.as_ptr().addr());
+        drop(prediction);
+        // If the memory of the prediction were free now, this would take it.
+        others.push(Vec::<f32>::with_capacity(want[0].len()));
+    }
+    assert!(found.next().is_none() && found.batches() == 20);
+    assert!(!addresses.contains(&kept.logits.as_ptr().addr()), "it is still read");
+    agree(&kept.logits, &want[0]);
+    addresses.sort_unstable();
+    addresses.dedup();
+    // Each core has a matrix of logits.
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    assert!(addresses.len() <= cores, "{} matrices", addresses.len());
 }

@@ -46,6 +46,19 @@ const MAPPED_BYTES: usize = 3 << 19;
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 
+/// Returns the length of the map for `len` bytes: with room to grow by an eighth, in whole huge pages. Pages that are never
+/// touched take no memory.
+fn mapped_bytes(len: usize) -> Option<usize> {
+    len.checked_add(len / 8)?.checked_next_multiple_of(HUGE_BYTES)
+}
+
+/// Whether memory of `capacity` bytes serves for `len` bytes: it is large enough, and hardly larger than that, or than new
+/// memory would be.
+pub fn serves(capacity: usize, len: usize) -> bool {
+    let new = if len >= MAPPED_BYTES { mapped_bytes(len).unwrap_or(len) } else { len };
+    (len..=new.max(len.saturating_add(len / 4))).contains(&capacity)
+}
+
 enum Storage {
     Lines(Vec<Line>),
     Mapped(MmapMut),
@@ -66,9 +79,7 @@ impl AlignedBytes {
     pub fn zeroed(len: usize) -> Result<Self, NoHostMemory> {
         let refused = || NoHostMemory { need_bytes: len as u64 };
         let storage = if len >= MAPPED_BYTES {
-            // Room to grow by an eighth, in whole huge pages. Pages that are never touched take no memory.
-            let room = len.checked_add(len / 8).and_then(|room| room.checked_next_multiple_of(HUGE_BYTES));
-            let room = room.ok_or_else(refused)?;
+            let room = mapped_bytes(len).ok_or_else(refused)?;
             let map = MmapMut::map_anon(room).map_err(|_| refused())?;
             // The last page is huge if at least half of it is used. This is only a hint: without huge pages everything
             // works, but slower.

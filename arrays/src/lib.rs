@@ -6,10 +6,12 @@
 mod aligned;
 mod block;
 mod shared;
+mod spare;
 
-pub use aligned::{AlignedBytes, NoHostMemory, allocation_may_fail, fallible};
+pub use aligned::{AlignedBytes, NoHostMemory, allocation_may_fail, fallible, serves};
 pub use block::BlockView;
 pub use shared::{Owner, Shared};
+pub use spare::SpareArrays;
 
 /// The label of a row without a label.
 pub const NO_LABEL: u32 = u32::MAX;

@@ -68,6 +68,17 @@ impl<T: Pod + Send + Sync> Shared<T> {
     }
 }
 
+impl Shared<u8> {
+    /// Returns the same bytes as elements of another type, which they are aligned for.
+    ///
+    /// # Panics
+    /// If they are not, or if they are no whole elements.
+    pub(crate) fn cast<T: Pod>(self) -> Shared<T> {
+        bytemuck::cast_slice::<u8, T>(&self);
+        Shared { owner: self.owner, offset: self.offset, bytes: self.bytes, element: PhantomData }
+    }
+}
+
 impl<T: Pod> Shared<T> {
     /// Tells the owner that the elements will probably not be read soon. Pages of a mapped file then take no memory
     /// until they are read again.

@@ -35,7 +35,7 @@ pub use error::{Error, Result};
 pub use lanes::panic_message;
 pub use lent::Lent;
 pub use matmul::Matmul;
-pub use memory::{AlignedBytes, HostSlot, NoHostMemory, Owner, Shared, Slot};
+pub use memory::{AlignedBytes, HostSlot, NoHostMemory, Owner, Shared, Slot, SpareArrays};
 pub use op::call::{self, Arg, BlockSlots, Call, Mat, Part, Price, Window};
 pub use op::{DType, Op, RowStep};
 pub use random::DropoutKey;

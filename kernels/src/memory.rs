@@ -3,8 +3,9 @@
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::Pod;
+use lapidary_arrays::serves;
 
-pub use lapidary_arrays::{AlignedBytes, NoHostMemory, Owner, Shared};
+pub use lapidary_arrays::{AlignedBytes, NoHostMemory, Owner, Shared, SpareArrays};
 
 use crate::error::{Error, Result};
 pub use crate::slot::Slot;
@@ -92,6 +93,19 @@ impl HostSlot {
         }
     }
 
+    /// Changes the length, if the bytes can be written, no other handle to them exists, and their memory is neither smaller
+    /// nor much larger. Returns whether it did. The contents are then any bytes.
+    pub fn resize(&self, bytes: usize) -> bool {
+        let Self::Staging(memory) = self else { return false };
+        let is_alone = Arc::strong_count(memory) == 1;
+        let mut memory = write(memory);
+        let fits = is_alone && serves(memory.capacity(), bytes);
+        if fits {
+            memory.resize(bytes);
+        }
+        fits
+    }
+
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match self {
@@ -114,4 +128,20 @@ pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 /// Locks for writing; see [`read`].
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(|poison| poison.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_used_again_has_one_holder_and_fits() {
+        let memory = HostSlot::staging(1000).expect("there is memory");
+        assert!(memory.resize(900) && memory.len() == 900);
+        let other = memory.clone();
+        assert!(!memory.resize(950) && other.len() == 900, "somebody may read it");
+        drop(other);
+        assert!(!memory.resize(1 << 20) && !memory.resize(10) && memory.len() == 900);
+        assert!(!HostSlot::constant(&Shared::from(vec![0u8; 900])).resize(900), "it never changes");
+    }
 }

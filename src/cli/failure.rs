@@ -76,7 +76,7 @@ fn code(error: &Error) -> u8 {
             | ModelError::DropoutRate { .. },
         ) => USAGE,
         Error::DoesNotFit { .. } | Error::CheckIncomplete { .. } => DOES_NOT_FIT,
-        Error::Dataset(dataset::Error::TooLarge { .. }) => DOES_NOT_FIT,
+        Error::Dataset(dataset::Error::TooLarge { .. } | dataset::Error::HostMemory(_)) => DOES_NOT_FIT,
         _ => FAILED,
     }
 }

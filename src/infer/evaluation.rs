@@ -2,7 +2,7 @@
 
 use lapidary_kernels::cpu::{count_correct, count_micro};
 use lapidary_kernels::{MatView, MultiTargets, Targets};
-use ndarray::Array2;
+use ndarray::ArrayView2;
 
 use crate::dataset::{Dataset, Labels, TEST, TRAIN, VAL};
 use crate::model::{LabelKind, ModelError, Network, Value};
@@ -56,8 +56,8 @@ impl Counts {
     }
 
     /// Counts the predictions for a dataset. `logits` are `[n, classes]`.
-    pub(crate) fn of(logits: &Array2<f32>, data: &Dataset) -> Self {
-        let cells = logits.as_slice().expect("predictions are row-major");
+    pub(crate) fn of(logits: ArrayView2<'_, f32>, data: &Dataset) -> Self {
+        let cells = logits.to_slice().expect("predictions are row-major");
         let logits = MatView::new(cells, logits.nrows(), logits.ncols()).expect("one row per vertex");
         let split: &[u32] = data.split();
         let count = |select: u32| match data.labels() {

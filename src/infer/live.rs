@@ -1,13 +1,13 @@
 //! Live predictions: those of a graph some of whose features change.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Instant;
 
 use half::bf16;
-use lapidary_kernels::memory::AlignedBytes;
 use lapidary_kernels::storage_type::round;
-use lapidary_kernels::{HostSlot, Slot, StorageType};
+use lapidary_kernels::{HostSlot, Shared, Slot, SpareArrays, StorageType};
 use ndarray::{Array2, ArrayView2};
 use rayon::prelude::*;
 
@@ -65,7 +65,12 @@ pub struct LivePredictions {
     logits: Array2<f32>,
     outputs: BTreeMap<String, Array2<f32>>,
     scratch: Scratch,
+    /// Memory of the rows that earlier runs have read.
+    spare: SpareArrays,
 }
+
+/// Most arrays of rows that are kept between runs: features, and the matrices that a stage reads.
+const MOST_ARRAYS: usize = 4;
 
 /// What an update did.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,6 +155,7 @@ impl Predictor {
                 logits: prediction.logits,
                 outputs: prediction.outputs,
                 scratch: Scratch::default(),
+                spare: SpareArrays::new(MOST_ARRAYS),
             })
         })
     }
@@ -306,34 +312,37 @@ impl LivePredictions {
             }
         };
         let sizes = level_sizes(self.supply.inputs(), &drawn);
-        let values = self.values(phase, &drawn).map_err(|source| {
-            let batch = phase as u64 + 1;
-            Error::Batch { stage: "gathering", batch, source }
-        })?;
+        let mut spare = std::mem::take(&mut self.spare);
+        let values = self.values(phase, &drawn, &mut spare);
+        self.spare = spare;
+        let values = values.map_err(|source| Error::Batch { stage: "gathering", batch: phase as u64 + 1, source })?;
         let share = BatchShare { sizes, vertices: drawn.vertices, values };
         self.session.run_batch(&[phase], &[], &[], SharedBatch { own: vec![share], sizes: vec![sizes] }, [false; 2])?;
         for (name, place) in &self.stages[phase].makes {
-            let made = match self.predictor.dtype {
-                StorageType::F32 => self.session.read_of_parts::<f32>(phase, name)?.concat(),
-                StorageType::Bf16 => {
-                    let made = self.session.read_of_parts::<bf16>(phase, name)?.concat();
-                    made.into_iter().map(f32::from).collect()
-                }
-            };
+            let made = self.session.show(phase, name)?;
             let all = match place {
                 Place::Made(number) => &mut self.made[*number],
                 Place::Logits => &mut self.logits,
                 Place::Output(output) => self.outputs.get_mut(output).expect("the pass read it"),
             };
-            for (&v, row) in rows.iter().zip(made.chunks(all.ncols())) {
-                all.row_mut(v as usize).as_slice_mut().expect("it is row-major").copy_from_slice(row);
-            }
+            let width = all.ncols();
+            let all = all.as_slice_mut().expect("it is row-major");
+            let dtype = self.predictor.dtype;
+            made.read(|bytes| {
+                let made: Cow<'_, [f32]> = match dtype {
+                    StorageType::F32 => bytemuck::cast_slice(bytes).into(),
+                    StorageType::Bf16 => bytemuck::cast_slice(bytes).iter().copied().map(bf16::to_f32).collect(),
+                };
+                for (&v, row) in rows.iter().zip(made.chunks(width)) {
+                    all[v as usize * width..][..width].copy_from_slice(row);
+                }
+            });
         }
         Ok(())
     }
 
     /// Returns what a run of a stage reads of these vertices.
-    fn values(&self, phase: usize, drawn: &MiniBatch) -> Gathered<Vec<(Slot, HostSlot)>> {
+    fn values(&self, phase: usize, drawn: &MiniBatch, spare: &mut SpareArrays) -> Gathered<Vec<(Slot, HostSlot)>> {
         let contents = self.session.batch_contents(&[phase]);
         let mut batch = Batch::new(&self.supply, drawn);
         let reads =
@@ -341,13 +350,13 @@ impl LivePredictions {
         if let FeatureData::Dense { data, width } = &self.supply.inputs().features
             && reads(&Origin::Features)
         {
-            batch = batch.with_features(feature_rows((data, *width), &self.changed, &drawn.vertices)?);
+            batch = batch.with_features(feature_rows((data, *width), &self.changed, &drawn.vertices, spare)?);
         }
         let value = |(slot, contents): (Slot, Contents)| {
             let value = match contents.of_batch() {
                 Some((&Origin::Made(number), level)) => {
                     let rows = if level == 0 { &drawn.vertices[..] } else { &drawn.vertices[..drawn.seeds] };
-                    stored(&self.made[number], rows, matches!(contents, Contents::Rounded(_)))?
+                    stored(&self.made[number], rows, matches!(contents, Contents::Rounded(_)), spare)?
                 }
                 _ => batch.get(&contents)?,
             };
@@ -383,20 +392,21 @@ fn feature_rows(
     (data, width): (&[f32], usize),
     changed: &HashMap<u32, Vec<f32>>,
     vertices: &[u32],
-) -> Gathered<AlignedBytes> {
-    let mut rows = AlignedBytes::zeroed(vertices.len() * width * size_of::<f32>())?;
+    spare: &mut SpareArrays,
+) -> Gathered<Shared<u8>> {
+    let mut rows = spare.take(vertices.len() * width * size_of::<f32>())?;
     rows.as_mut_slice::<f32>().par_chunks_mut(width).zip(vertices).for_each(|(to, v)| {
         to.copy_from_slice(changed.get(v).map_or(&data[*v as usize * width..][..width], |row| &row[..]));
     });
-    Ok(rows)
+    Ok(spare.lend(rows))
 }
 
 /// Returns rows of a matrix as they are stored on a device.
-fn stored(all: &Array2<f32>, rows: &[u32], is_rounded: bool) -> Gathered<HostSlot> {
+fn stored(all: &Array2<f32>, rows: &[u32], is_rounded: bool, spare: &mut SpareArrays) -> Gathered<HostSlot> {
     let (cells, width) = (all.as_slice().expect("it is row-major"), all.ncols());
     let row = |v: u32| &cells[v as usize * width..][..width];
     let size = if is_rounded { size_of::<bf16>() } else { size_of::<f32>() };
-    let mut some = AlignedBytes::zeroed(rows.len() * width * size)?;
+    let mut some = spare.take(rows.len() * width * size)?;
     if is_rounded {
         let to = some.as_mut_slice::<bf16>().par_chunks_mut(width);
         to.zip(rows).for_each(|(to, &v)| round(row(v), to));
@@ -404,7 +414,7 @@ fn stored(all: &Array2<f32>, rows: &[u32], is_rounded: bool) -> Gathered<HostSlo
         let to = some.as_mut_slice::<f32>().par_chunks_mut(width);
         to.zip(rows).for_each(|(to, &v)| to.copy_from_slice(row(v)));
     }
-    Ok(HostSlot::Constant(some.into()))
+    Ok(HostSlot::Constant(spare.lend(some)))
 }
 
 fn sort_unique(vertices: &mut Vec<u32>) {

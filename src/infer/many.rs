@@ -5,16 +5,18 @@ use std::fmt;
 use std::panic::resume_unwind;
 use std::time::Instant;
 
-use ndarray::{Array2, s};
+use lapidary_kernels::SpareArrays;
+use ndarray::{ArcArray2, Array2, s};
 
 use super::evaluation::Counts;
 use super::pass::Pass;
+use super::spare_rows::SpareRows;
 use super::{Accuracy, Predictor};
 use crate::bind::{label_kind, watched};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::model::LabelKind;
-use crate::runtime::{Plans, RunOptions};
+use crate::runtime::{Devices, IdleDevice, Plans, RunOptions};
 
 /// A batch takes graphs until it has so many vertices and edges. A larger one leaves the caches; a smaller one spends more of
 /// its time on its preparation.
@@ -25,10 +27,11 @@ const BATCH_SIZE: usize = 1 << 18;
 pub struct GraphPrediction {
     /// The graph.
     pub data: Dataset,
-    /// `[n, classes]`: unnormalised log-probabilities, in the order of `data`; see [`Dataset::permutation`].
-    pub logits: Array2<f32>,
+    /// `[n, classes]`: unnormalised log-probabilities, in the order of `data`; see [`Dataset::permutation`]. They are rows of
+    /// a matrix that all graphs of a batch share; `to_owned` copies them.
+    pub logits: ArcArray2<f32>,
     /// The outputs that [`Predictor::outputs`] requested, by name: `[n, width]`.
-    pub outputs: BTreeMap<String, Array2<f32>>,
+    pub outputs: BTreeMap<String, ArcArray2<f32>>,
     /// Accuracy of the logits on the labels of the graph.
     pub accuracy: Accuracy,
     counts: Counts,
@@ -45,8 +48,8 @@ pub struct Predictions<'a, I> {
     ready: VecDeque<GraphPrediction>,
     /// The error after them, if there is one.
     failed: Option<Error>,
-    /// For each of the batches that run side by side, the plans of an earlier one.
-    plans: Vec<Option<Plans>>,
+    /// For each of the batches that run side by side, what the one before has left.
+    lanes: Vec<Lane>,
     /// The counts of the predictions that were taken, by the kind of label.
     counts: BTreeMap<LabelKind, Counts>,
     batches: u64,
@@ -82,7 +85,8 @@ impl Predictor {
     /// # Errors
     /// An item is an error of `data`, or one of [`Predictor::run`]. No item follows an error.
     /// # Cost
-    /// A copy of each graph that shares its batch, and its pass.
+    /// A copy of each graph that shares its batch, and its pass. Between batches, a core keeps the memory of one, so that it is
+    /// used again; that of predictions if they were dropped.
     pub fn predictions<I: IntoIterator<Item = Result<Dataset>>>(&self, data: I) -> Predictions<'_, I::IntoIter> {
         Predictions {
             predictor: self,
@@ -90,7 +94,7 @@ impl Predictor {
             waiting: VecDeque::new(),
             ready: VecDeque::new(),
             failed: None,
-            plans: Vec::new(),
+            lanes: Vec::new(),
             counts: BTreeMap::new(),
             batches: 0,
             seconds: 0.0,
@@ -172,17 +176,17 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
     /// Runs batches side by side.
     fn run(&mut self, batches: Vec<Vec<Dataset>>) -> Result<()> {
         let (start, count) = (Instant::now(), batches.len());
-        self.plans.resize_with(count.max(self.plans.len()), || None);
+        self.lanes.resize_with(count.max(self.lanes.len()), Lane::default);
         let done: Vec<Result<Vec<GraphPrediction>>> = match count {
-            1 => batches.into_iter().map(|batch| self.predictor.run_batch(batch, &mut self.plans[0])).collect(),
+            1 => batches.into_iter().map(|batch| self.predictor.run_batch(batch, &mut self.lanes[0])).collect(),
             _ => {
                 let options = &self.predictor.options;
                 let options = RunOptions { devices: options.devices.one_thread(), ..options.clone() };
                 let alone = self.predictor.clone().options(options);
                 std::thread::scope(|scope| {
-                    let run = |(batch, plans)| scope.spawn(|| alone.run_batch(batch, plans));
-                    let lanes: Vec<_> = batches.into_iter().zip(&mut self.plans).map(run).collect();
-                    lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+                    let run = |(batch, lane)| scope.spawn(|| alone.run_batch(batch, lane));
+                    let running: Vec<_> = batches.into_iter().zip(&mut self.lanes).map(run).collect();
+                    running.into_iter().map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
                 })
             }
         };
@@ -200,26 +204,58 @@ fn size(data: &Dataset) -> usize {
     data.graph().vertex_count() + data.graph().edge_count()
 }
 
+/// What a batch leaves for the next one, if that is alike. It holds at most 1.5 times the memory of a batch on the device, and
+/// beside it that of one batch.
+#[derive(Default)]
+struct Lane {
+    plans: Option<Plans>,
+    /// The devices, and how they were opened.
+    devices: Option<(Devices, Vec<IdleDevice>)>,
+    arrays: Option<SpareArrays>,
+    rows: SpareRows,
+}
+
+/// A joined graph has offsets, sources, weights and features.
+const MOST_ARRAYS: usize = 4;
+
 impl Predictor {
-    /// Runs a batch. `plans` are those of an earlier batch, and are replaced.
-    fn run_batch(&self, batch: Vec<Dataset>, plans: &mut Option<Plans>) -> Result<Vec<GraphPrediction>> {
-        let joined = Dataset::joined(&batch)?;
+    /// Runs a batch, with what the batch before it has left, and leaves as much.
+    fn run_batch(&self, batch: Vec<Dataset>, lane: &mut Lane) -> Result<Vec<GraphPrediction>> {
+        batch.iter().try_for_each(|data| self.check_classes(data))?;
+        let joined = match &batch[..] {
+            [only] => only.clone(),
+            _ => {
+                let arrays = lane.arrays.get_or_insert_with(|| SpareArrays::new(MOST_ARRAYS));
+                Dataset::joined_unlabelled(&batch, arrays)?
+            }
+        };
+        lane.rows.next_batch();
         let prediction = self.options.ranks.telling(watched(&joined, || {
             // The predictions of each graph are counted below.
             let pass = Pass::uncounted(self, &joined)?;
-            let mut session = pass.open(self, plans.as_ref())?;
-            let prediction = pass.run(self, &mut session, Instant::now())?;
-            *plans = Some(session.into_plans());
+            let idle = lane.devices.take().filter(|(devices, _)| *devices == self.options.devices);
+            let idle = idle.map_or_else(Vec::new, |(_, idle)| idle);
+            let mut session = pass.open_on(self, lane.plans.as_ref(), idle)?;
+            let prediction = pass.run_into(self, &mut session, Instant::now(), &mut lane.rows)?;
+            let (plans, idle) = session.into_plans_and_devices();
+            lane.plans = Some(plans);
+            // Memory of a large graph would be kept beside later ones.
+            let keeps = self.options.devices.in_place() && size(&joined) <= BATCH_SIZE;
+            lane.devices = keeps.then(|| (self.options.devices.clone(), idle));
             Ok(prediction)
         }))?;
+        let keeps = size(&joined) <= BATCH_SIZE;
+        let mut share = |all: Array2<f32>| if keeps { lane.rows.lend(all) } else { all.into_shared() };
+        let logits = share(prediction.logits);
+        let outputs: BTreeMap<_, _> = prediction.outputs.into_iter().map(|(name, all)| (name, share(all))).collect();
         let mut first = 0;
         let own = batch.into_iter().map(|data| {
             let rows = first..first + data.graph().vertex_count();
             first = rows.end;
-            let of_graph = |all: &Array2<f32>| all.slice(s![rows.clone(), ..]).to_owned();
-            let logits = of_graph(&prediction.logits);
-            let outputs = prediction.outputs.iter().map(|(name, all)| (name.clone(), of_graph(all))).collect();
-            let counts = Counts::of(&logits, &data);
+            let of_graph = |all: &ArcArray2<f32>| all.clone().slice_move(s![rows.clone(), ..]);
+            let logits = of_graph(&logits);
+            let outputs = outputs.iter().map(|(name, all)| (name.clone(), of_graph(all))).collect();
+            let counts = Counts::of(logits.view(), &data);
             GraphPrediction { accuracy: counts.accuracy(), data, logits, outputs, counts }
         });
         Ok(own.collect())

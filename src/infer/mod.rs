@@ -9,6 +9,7 @@ mod many;
 mod pass;
 mod predictor;
 mod prepared;
+mod spare_rows;
 
 pub use checkpoint::{ModelRecord, Position};
 pub use evaluation::Accuracy;

@@ -9,6 +9,7 @@ use lapidary_kernels::StorageType;
 use ndarray::Array2;
 
 use super::evaluation::{LOGITS, evaluation_program, output_name};
+use super::spare_rows::SpareRows;
 use super::{Accuracy, Prediction, Predictor};
 use crate::bind::{bind, bind_with, label_kind, model_for};
 use crate::dataset::Dataset;
@@ -18,7 +19,7 @@ use crate::model::{LabelKind, Mode};
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::Workload;
 use crate::program::{Origin, Passes, Program, Stages, made_name};
-use crate::runtime::{Plans, Runs, Session, SessionSpec};
+use crate::runtime::{IdleDevice, Plans, Runs, Session, SessionSpec};
 
 /// Number of runs to assume for a pass that repeats. It decides whether work that can be done once is hoisted out.
 const EXPECTED_RUNS: u64 = 100;
@@ -90,12 +91,8 @@ impl Pass {
         change: impl FnOnce(Program) -> Result<(Program, Vec<String>)>,
     ) -> Result<Self> {
         let Predictor { model, feature_norm, dtype, options, cost_model, outputs, .. } = predictor;
-        let (classes, width) = (data.class_count(), model.config().widths.last().copied().unwrap_or_default());
         let labels = label_kind(data);
-        // Several labels per vertex are a matrix with as many columns as the logits have.
-        if classes > width || (labels == LabelKind::Multi && classes != width) {
-            return Err(Error::ClassCount { dataset: data.name().into(), data: classes, model: width });
-        }
+        predictor.check_classes(data)?;
         let features = predictor.features_for(data)?;
         let model = model_for(model, data, features)?;
         let (network, logits) = model.network(features, Mode::Evaluate, *dtype)?;
@@ -125,6 +122,19 @@ impl Pass {
     /// # Errors
     /// [`Error::DoesNotFit`], [`Error::Device`].
     pub(super) fn open(&self, predictor: &Predictor, plans: Option<&Plans>) -> Result<Session> {
+        self.open_on(predictor, plans, Vec::new())
+    }
+
+    /// Opens a session like [`Pass::open`], on the devices of an earlier one if they fit.
+    ///
+    /// # Errors
+    /// As [`Pass::open`].
+    pub(super) fn open_on(
+        &self,
+        predictor: &Predictor,
+        plans: Option<&Plans>,
+        idle: Vec<IdleDevice>,
+    ) -> Result<Session> {
         let named = self.outputs.iter().map(|(output, _)| output.clone());
         let keep: Vec<_> = [LOGITS.into()].into_iter().chain(named).map(|output| (0, output)).collect();
         let spec = SessionSpec {
@@ -141,7 +151,7 @@ impl Pass {
             plans,
             levels: None,
         };
-        let session = Session::open(&predictor.options, &spec)?;
+        let session = Session::open_again(&predictor.options, &spec, idle)?;
         write_weights(&session, predictor)?;
         Ok(session)
     }
@@ -151,15 +161,32 @@ impl Pass {
     /// # Errors
     /// [`Error::Device`].
     pub(super) fn run(&self, predictor: &Predictor, session: &mut Session, start: Instant) -> Result<Prediction> {
+        self.run_into(predictor, session, start, &mut SpareRows::default())
+    }
+
+    /// Runs the pass like [`Pass::run`]. The matrices of the prediction are in `spare` memory, if there is any.
+    ///
+    /// # Errors
+    /// As [`Pass::run`].
+    pub(super) fn run_into(
+        &self,
+        predictor: &Predictor,
+        session: &mut Session,
+        start: Instant,
+        spare: &mut SpareRows,
+    ) -> Result<Prediction> {
         let counts = self.settings.counts;
         let metrics = Accuracy::metrics(0);
         let done = session.run(&[0], if counts { &metrics } else { &[] }, &[], true)?;
-        let read = |output: &str| -> Result<Array2<f32>> {
-            let rows: Vec<f32> = match predictor.dtype {
-                StorageType::F32 => session.read_rows(0, output)?,
-                StorageType::Bf16 => session.read_rows::<bf16>(0, output)?.into_iter().map(f32::from).collect(),
-            };
-            let vertices = self.inputs.graph.vertex_count();
+        let vertices = self.inputs.graph.vertex_count();
+        let mut read = |output: &str| -> Result<Array2<f32>> {
+            let mut rows = spare.take(vertices * self.program.tensor(self.program.outputs()[output]).ty.width);
+            match predictor.dtype {
+                StorageType::F32 => session.read_rows(0, output, |some| rows.extend_from_slice(some))?,
+                StorageType::Bf16 => {
+                    session.read_rows(0, output, |some: &[bf16]| rows.extend(some.iter().map(|&x| f32::from(x))))?;
+                }
+            }
             let width = rows.len().checked_div(vertices).unwrap_or(0);
             Ok(Array2::from_shape_vec((vertices, width), rows).expect("one row per vertex"))
         };
@@ -176,6 +203,21 @@ impl Pass {
             parts: session.part_pairs(),
             part_seconds: done.kernel_seconds(),
         })
+    }
+}
+
+impl Predictor {
+    /// Checks that the model makes logits for the labels of a dataset.
+    ///
+    /// # Errors
+    /// [`Error::ClassCount`].
+    pub(super) fn check_classes(&self, data: &Dataset) -> Result<()> {
+        let (classes, width) = (data.class_count(), self.model.config().widths.last().copied().unwrap_or_default());
+        // Several labels per vertex are a matrix with as many columns as the logits have.
+        if classes > width || (label_kind(data) == LabelKind::Multi && classes != width) {
+            return Err(Error::ClassCount { dataset: data.name().into(), data: classes, model: width });
+        }
+        Ok(())
     }
 }
 

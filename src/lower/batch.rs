@@ -129,7 +129,7 @@ impl<'a> Batch<'a> {
 
     /// Sets the rows of dense features, as f32, of all vertices of the batch that do not stay on the device, in their
     /// order. The features of the data are then not read.
-    pub fn with_features(mut self, rows: AlignedBytes) -> Self {
+    pub fn with_features(mut self, rows: impl Into<Shared<u8>>) -> Self {
         self.given = Some(rows.into());
         self
     }

@@ -15,8 +15,6 @@ mod owners;
 mod post_office;
 mod series;
 mod slices;
-#[cfg(any(feature = "mpi", test))]
-mod spare;
 mod store;
 mod threads;
 

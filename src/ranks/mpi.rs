@@ -11,14 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lapidary_kernels::sync::{Builder, Receiver, Sender, bounded, unbounded};
-use lapidary_kernels::{AlignedBytes, Shared};
+use lapidary_kernels::{AlignedBytes, Shared, SpareArrays};
 use mpi::point_to_point::{Message, Status};
 use mpi::request::{Request, StaticScope};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, Destination, Equivalence, Source};
 
 use super::post_office::PostOffice;
-use super::spare::Spare;
 use super::{Ranks, Transport, host};
 use crate::error::{Error, Result};
 
@@ -37,6 +36,9 @@ const SHARE: u32 = 8;
 
 /// How long a rank that failed waits for the others.
 const FAREWELL: Duration = Duration::from_secs(5);
+
+/// The most buffers of messages that are kept while nobody reads them. An epoch has the same messages as the one before.
+const MOST_SPARE: usize = 4;
 
 /// While something is on its way, there is no pause for this long: between processes of one machine, data moves in
 /// pieces of some KiB, and each call moves a few.
@@ -161,13 +163,13 @@ struct Carrier {
     sends: Vec<Transfer<Vec<u8>>>,
     /// For each rank, the pieces that arrive from it, in order. The flag says that it is the last of its message.
     arriving: Vec<VecDeque<(bool, Piece)>>,
-    spare: Spare,
+    spare: SpareArrays,
 }
 
 impl Carrier {
     fn new(world: SimpleCommunicator) -> Self {
         let arriving = (0..world.size()).map(|_| VecDeque::new()).collect();
-        Self { world, sends: Vec::new(), arriving, spare: Spare::default() }
+        Self { world, sends: Vec::new(), arriving, spare: SpareArrays::new(MOST_SPARE) }
     }
 
     /// Carries messages until it is asked to end and everything was sent.
@@ -226,7 +228,7 @@ impl Carrier {
     /// Posts the receive of a piece.
     fn receive(&mut self, message: Message, status: &Status) {
         let bytes = status.count(u8::equivalent_datatype()) as usize;
-        let buffer = self.spare.take(bytes);
+        let buffer = self.spare.take(bytes).expect("the host has memory for a message");
         let ask = |buffer: &'static mut AlignedBytes| {
             message.immediate_matched_receive_into(StaticScope, buffer.as_mut_slice::<u8>())
         };

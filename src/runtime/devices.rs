@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytesize::ByteSize;
 use lapidary_kernels::{CpuDevice, Device, Matmul, Semaphore, SimDevice, SimSpeed, cuda};
 
+use super::IdleDevice;
 use crate::error::{Error, Result};
 use crate::host;
 use crate::plan::{DeviceBudget, ExchangePath};
@@ -412,7 +413,7 @@ impl Devices {
     /// Opens the devices. They share the cores evenly. With more devices than cores, each device has one thread, and
     /// only as many kernels run at a time as there are cores, so that the measured time of a kernel is not shared with
     /// others.
-    pub(crate) fn open(&self, budgets: &[DeviceBudget]) -> Result<Vec<Box<dyn Device>>> {
+    pub(crate) fn open(&self, budgets: &[DeviceBudget]) -> Result<Vec<IdleDevice>> {
         let cores = self.threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
         let threads = match self.count {
             1 => self.threads,
@@ -438,7 +439,7 @@ impl Devices {
             })
         };
         let opened = budgets.iter().enumerate().map(|(i, budget)| {
-            open((i, budget)).map_err(|source| Error::Device {
+            open((i, budget)).map(IdleDevice::from).map_err(|source| Error::Device {
                 device: budget.name.clone(),
                 op: "starting".into(),
                 source: Box::new(source),

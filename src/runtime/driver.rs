@@ -11,10 +11,11 @@ use std::time::Instant;
 
 use bytemuck::Pod;
 use lapidary_kernels::sync::{Builder, JoinHandle, Receiver, Sender, bounded};
-use lapidary_kernels::{Device, HostSlot, Shared, Slot};
+use lapidary_kernels::{HostSlot, Shared, Slot};
 
 use super::delivery::{inbox, readers, receive};
 use super::exchange::Mail;
+use super::idle::IdleDevice;
 use super::message::{Report, Run, ToDriver, ToWorker};
 use super::told::Told;
 use super::wire::report_bytes;
@@ -33,7 +34,7 @@ pub(crate) struct Runtime {
     /// The workers of this rank's parts.
     workers: Vec<Sender<ToWorker>>,
     reports: Receiver<ToDriver>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<Option<IdleDevice>>>,
     /// Set when a worker failed: the others cannot continue without it.
     failed: Cell<bool>,
     /// What the parts of all ranks have told the driver, and what it has not used yet. Another rank may be one script
@@ -50,7 +51,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::Device`] if the host has no memory or no thread for it; [`Error::OtherRank`].
     pub(crate) fn open(
-        devices: Vec<Box<dyn Device>>,
+        devices: Vec<IdleDevice>,
         lowered: Vec<Lowered>,
         supply: &mut Supply<'_>,
         ranks: &Ranks,
@@ -76,8 +77,8 @@ impl Runtime {
         let mut threads = Vec::new();
         for (part, (device, (_, from))) in own.clone().zip(devices.into_iter().zip(channels)) {
             let name = match parts {
-                1 => device.name(),
-                _ => format!("{} (part {part} of {parts}, from 0)", device.name()),
+                1 => device.device.name(),
+                _ => format!("{} (part {part} of {parts}, from 0)", device.device.name()),
             };
             let host = starting_values(&lowered[part], supply, part, &name)?;
             let inbox = inbox(&lowered[part], supply, part);
@@ -178,10 +179,18 @@ impl Runtime {
     /// # Errors
     /// [`Error::Device`].
     pub(crate) fn read<T: Pod>(&self, part: usize, slot: Slot) -> Result<Vec<T>> {
+        Ok(self.show(part, slot)?.to_vec())
+    }
+
+    /// Returns a tensor like [`Runtime::read`], without a copy of what is on the host.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn show(&self, part: usize, slot: Slot) -> Result<HostSlot> {
         self.tell(part, ToWorker::Show(slot))?;
         loop {
             match self.hear()? {
-                ToDriver::Contents(contents) => return Ok(contents.to_vec()),
+                ToDriver::Contents(contents) => return Ok(contents),
                 other => self.told.borrow_mut().note(other),
             }
         }
@@ -278,6 +287,16 @@ impl Runtime {
 }
 
 impl Runtime {
+    /// Ends the session. Returns the devices of this rank, without tensors; fewer if one could not free its memory.
+    pub(crate) fn into_devices(mut self) -> Vec<IdleDevice> {
+        self.subscription = None;
+        for worker in &self.workers {
+            // A worker that failed does not listen.
+            drop(worker.send(ToWorker::End));
+        }
+        self.threads.drain(..).filter_map(|thread| thread.join().ok().flatten()).collect()
+    }
+
     /// Stops the workers, which frees their memory. No other method may be called afterwards.
     pub(crate) fn stop(&mut self) {
         self.failed.set(true);
@@ -305,16 +324,18 @@ impl std::fmt::Debug for Runtime {
 }
 
 /// Runs a worker to its end. A panic is our bug, but it must be reported so that the others do not wait forever.
-fn serve(worker: Worker, driver: &Sender<ToDriver>) {
+fn serve(worker: Worker, driver: &Sender<ToDriver>) -> Option<IdleDevice> {
     let name = worker.name().to_owned();
-    if let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(|| worker.serve())) {
+    let served = std::panic::catch_unwind(AssertUnwindSafe(|| worker.serve()));
+    served.unwrap_or_else(|panic| {
         let source = lapidary_kernels::Error::Panicked { message: lapidary_kernels::panic_message(&*panic) };
         drop(driver.send(ToDriver::Failed(Error::Device {
             device: name,
             op: "the worker".into(),
             source: Box::new(source),
         })));
-    }
+        None
+    })
 }
 
 /// Returns what a part has on the host at the start: constants from the data, and zeros for state.

@@ -28,6 +28,8 @@ pub(super) enum ToWorker {
     Show(Slot),
     /// Another worker failed: stop.
     Abort,
+    /// The session has ended: free all memory, and return the device.
+    End,
 }
 
 /// One run of a script.

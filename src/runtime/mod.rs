@@ -5,6 +5,7 @@ mod delivery;
 mod devices;
 mod driver;
 mod exchange;
+mod idle;
 mod learn;
 mod message;
 mod options;
@@ -19,6 +20,7 @@ mod wire;
 mod worker;
 
 pub use devices::{Devices, ExchangeMode};
+pub(crate) use idle::IdleDevice;
 pub(crate) use learn::Learner;
 pub(crate) use message::Note;
 pub use options::{Partition, RunOptions, SplitRecord};

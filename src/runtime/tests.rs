@@ -9,6 +9,7 @@ use lapidary_kernels::{
 };
 
 use super::session::{Session, SessionSpec, Surroundings};
+use super::{IdleDevice, RunOptions};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
@@ -177,7 +178,7 @@ fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i6
             let inner = inner.expect("there are threads");
             Box::new(Faulty { inner, left: left.clone(), fault, to_host: Arc::default() })
         };
-        Ok(budgets.iter().map(device).collect())
+        Ok(budgets.iter().map(device).map(IdleDevice::from).collect())
     };
     let method = Method { policy: crate::runtime::MemoryPolicy::Lru, ..Method::default() };
     let mut session = Session::open_on(alone(budgets(9_000), path), method, &job, open)?;
@@ -301,10 +302,12 @@ fn what_only_the_setup_reads_is_not_copied_to_the_host() {
     let whole = 0..data.graph().vertex_count();
     let job = SessionSpec { parts: vec![whole], ..job(&programs, &inputs) };
     let to_host = Arc::default();
-    let open = |budgets: &[DeviceBudget]| -> Result<Vec<Box<dyn Device>>> {
+    let open = |budgets: &[DeviceBudget]| -> Result<Vec<IdleDevice>> {
         let inner = SimDevice::new("sim:0", None, budgets[0].capacity_bytes, SimSpeed::default());
         let (inner, left) = (inner.expect("there are threads"), Arc::new(AtomicI64::new(-1)));
-        Ok(vec![Box::new(Faulty { inner, left, fault: Fault::Error, to_host: Arc::clone(&to_host) })])
+        let device: Box<dyn Device> =
+            Box::new(Faulty { inner, left, fault: Fault::Error, to_host: Arc::clone(&to_host) });
+        Ok(vec![device.into()])
     };
     let budgets = budgets(1 << 30)[..1].to_vec();
     let mut session =
@@ -316,4 +319,56 @@ fn what_only_the_setup_reads_is_not_copied_to_the_host() {
     };
     assert!(made > before, "A X is made once and published");
     assert_eq!(made, entered, "X scaled by the degrees is of no use to the epochs");
+}
+
+#[test]
+fn a_session_computes_on_the_devices_of_the_one_before() {
+    let data = Dataset::builtin("planted").expect("it is built in");
+    let inputs = bind(&data, FeatureNorm::None, false, false).expect("there are features");
+    let programs = programs(&data);
+    let programs = [("train", &programs.0), ("evaluate", &programs.1)];
+    let whole = 0..data.graph().vertex_count();
+    let job = SessionSpec { parts: vec![whole], ..job(&programs, &inputs) };
+    let options = RunOptions::default();
+    let run = |session: &mut Session| {
+        let done = session.run(&[0, 1], &[(0, "loss")], &[], false).expect("it runs");
+        done.metric::<f64>(0)
+    };
+    let mut first = Session::open(&options, &job).expect("it fits");
+    let want = run(&mut first);
+    let (plans, idle) = first.into_plans_and_devices();
+    assert!(idle.len() == 1 && idle[0].device.used_bytes() == 0);
+    let peak = idle[0].device.peak_bytes();
+    // An empty slot shows whether it is the same device, and is not in the way.
+    let mark = Slot(1_000_000);
+    idle[0].device.alloc(mark, 0).expect("there is room");
+    let mut second = Session::open_again(&options, &SessionSpec { plans: Some(&plans), ..job }, idle).expect("it fits");
+    assert!(second.took_plans() && run(&mut second) == want);
+    let (_, idle) = second.into_plans_and_devices();
+    assert!(idle[0].device.free(mark).is_ok() && idle[0].device.peak_bytes() == peak);
+}
+
+#[test]
+fn a_device_that_failed_is_not_used_again() {
+    let data = Dataset::builtin("karate").expect("it is built in");
+    let inputs = bind(&data, FeatureNorm::None, false, false).expect("there are features");
+    let programs = programs(&data);
+    let programs = [("train", &programs.0), ("evaluate", &programs.1)];
+    let job = job(&programs, &inputs);
+    let left = Arc::new(AtomicI64::new(-1));
+    let open = |budgets: &[DeviceBudget]| {
+        let device = |budget: &DeviceBudget| -> Box<dyn Device> {
+            let inner = SimDevice::new(&budget.name, None, budget.capacity_bytes, SimSpeed::default());
+            let (inner, left) = (inner.expect("there are threads"), left.clone());
+            Box::new(Faulty { inner, left, fault: Fault::Error, to_host: Arc::default() })
+        };
+        Ok(budgets.iter().map(device).map(IdleDevice::from).collect())
+    };
+    let surroundings = alone(budgets(1 << 20), ExchangePath::Host);
+    let mut session = Session::open_on(surroundings, Method::default(), &job, open).expect("it fits");
+    session.run(&[0, 1], &[], &[], false).expect("no call fails");
+    left.store(0, Ordering::Relaxed);
+    let (_, idle) = session.into_plans_and_devices();
+    assert_eq!(idle.len(), DEVICES - 1, "one could not free its memory");
+    assert!(idle.iter().all(|idle| idle.device.used_bytes() == 0));
 }

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 
+use lapidary_arrays::NoHostMemory;
+
 use crate::graph::GraphError;
 use crate::sample::SampleError;
 
@@ -55,6 +57,9 @@ pub enum Error {
         /// The difference.
         why: String,
     },
+    /// The host has no memory for an array.
+    #[error(transparent)]
+    HostMemory(#[from] NoHostMemory),
     /// The file is not a `.npy` file, or has an unknown version.
     #[error("{file} is not a .npy file that can be read: {why}")]
     NotNpy {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lapidary_arrays::NO_LABEL;
+use lapidary_arrays::{NO_LABEL, NoHostMemory, Shared, SpareArrays};
 
 use super::Dataset;
 use super::error::{Error, Result};
@@ -31,45 +31,73 @@ impl Dataset {
     ///
     /// # Errors
     /// [`Error::NotJoined`] if there are no datasets, if some do not fit beside the first ([`Dataset::check_beside`]), or if
-    /// there are too many vertices.
+    /// there are too many vertices; [`Error::HostMemory`].
     /// # Cost
     /// O(size): all arrays are copied.
     pub fn joined(all: &[Self]) -> Result<Self> {
+        if let [only] = all {
+            return Ok(only.clone());
+        }
+        let joined = Self::joined_unlabelled(all, &mut SpareArrays::new(0))?;
+        let (labels, split) = labels(all);
+        let ids = all.iter().zip(0i64..).flat_map(|(data, id)| std::iter::repeat_n(id, data.graph.vertex_count()));
+        Ok(Self {
+            labels,
+            split: split.into(),
+            graph_ids: Some(ids.collect::<Vec<_>>().into()),
+            permutation: permutation(all).map(Arc::new),
+            ..joined
+        })
+    }
+
+    /// Joins datasets like [`Dataset::joined`], without labels, splits, graph ids and permutation. Arrays are in `spare`
+    /// memory, if there is any: joining many times then needs no new memory.
+    ///
+    /// # Errors
+    /// As [`Dataset::joined`].
+    /// # Cost
+    /// O(size) without labels: graph, weights and features are copied, except those of a single dataset.
+    pub fn joined_unlabelled(all: &[Self], spare: &mut SpareArrays) -> Result<Self> {
         let Some(first) = all.first() else {
             return Err(Error::NotJoined { dataset: String::new(), why: "there is none".into() });
         };
-        if all.len() == 1 {
-            return Ok(first.clone());
-        }
         all.iter().try_for_each(|data| data.check_beside(first))?;
         let vertices = all.iter().map(|data| data.graph.vertex_count()).sum::<usize>();
         if vertices > MAX_VERTICES {
             let why = format!("together they have {vertices} vertices, and a graph has at most {MAX_VERTICES}");
             return Err(Error::NotJoined { dataset: first.name.clone(), why });
         }
-        let (labels, split) = labels(all);
-        let graphs: Vec<&Graph> = all.iter().map(|data| &data.graph).collect();
-        let ids = all.iter().zip(0i64..).flat_map(|(data, id)| std::iter::repeat_n(id, data.graph.vertex_count()));
-        let weights: Option<Vec<&[f32]>> = all.iter().map(|data| data.edge_weights.as_deref()).collect();
         let names = first.class_names.clone().filter(|_| all.iter().all(|data| data.class_names == first.class_names));
-        Ok(Self {
-            name: format!("{} and {} more", first.name, all.len() - 1),
-            graph: Graph::side_by_side(&graphs),
+        let unlabelled = Self {
+            name: first.name.clone(),
+            graph: first.graph.clone(),
             directed: all.iter().any(|data| data.directed),
-            edge_weights: weights.map(|weights| weights.concat().into()),
-            features: features(all),
-            labels,
+            edge_weights: first.edge_weights.clone(),
+            features: first.features.clone(),
+            labels: None,
             classes: all.iter().map(|data| data.classes).max().unwrap_or(0),
             class_names: names,
-            split: split.into(),
-            graph_ids: Some(ids.collect::<Vec<_>>().into()),
-            permutation: permutation(all).map(Arc::new),
+            split: vec![NONE; vertices].into(),
+            graph_ids: None,
+            permutation: None,
             order: VertexOrder::Own,
             feature_norm: first.feature_norm,
             source: None,
             licence: None,
             fingerprint: Arc::default(),
             files: all.iter().flat_map(|data| data.files.iter().cloned()).collect(),
+        };
+        if all.len() == 1 {
+            return Ok(unlabelled);
+        }
+        let graphs: Vec<&Graph> = all.iter().map(|data| &data.graph).collect();
+        let weights: Option<Vec<&[f32]>> = all.iter().map(|data| data.edge_weights.as_deref()).collect();
+        Ok(Self {
+            name: format!("{} and {} more", first.name, all.len() - 1),
+            graph: Graph::side_by_side(&graphs, spare)?,
+            edge_weights: weights.map(|weights| concat(&weights, spare)).transpose()?,
+            features: features(all, spare)?,
+            ..unlabelled
         })
     }
 
@@ -111,14 +139,28 @@ impl Dataset {
 }
 
 /// Returns the features of all vertices, if there are any.
-fn features(all: &[Dataset]) -> Option<Features> {
-    let all: Vec<&Features> = all.iter().map(|data| data.features.as_ref()).collect::<Option<_>>()?;
+fn features(all: &[Dataset], spare: &mut SpareArrays) -> Result<Option<Features>> {
+    let Some(all) = all.iter().map(|data| data.features.as_ref()).collect::<Option<Vec<&Features>>>() else {
+        return Ok(None);
+    };
     let sparse: Vec<&Sparse> = all.iter().filter_map(|features| features.sparse()).collect();
-    Some(match sparse.is_empty() {
+    Ok(Some(match sparse.is_empty() {
         false => Features::Sparse(Sparse::one_after_the_other(&sparse)),
         true => {
             let cells: Vec<&[f32]> = all.iter().map(|features| &features.values()[..]).collect();
-            Features::Dense(Dense::of_checked(cells.concat().into(), all[0].width()))
+            Features::Dense(Dense::of_checked(concat(&cells, spare)?, all[0].width()))
+        }
+    }))
+}
+
+/// Returns one array after the other.
+fn concat(all: &[&[f32]], spare: &mut SpareArrays) -> std::result::Result<Shared<f32>, NoHostMemory> {
+    let len = all.iter().map(|array| array.len()).sum();
+    spare.filled(len, |mut rest: &mut [f32]| {
+        for array in all {
+            let (to, later) = rest.split_at_mut(array.len());
+            to.copy_from_slice(array);
+            rest = later;
         }
     })
 }

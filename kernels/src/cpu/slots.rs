@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use half::bf16;
+use lapidary_arrays::serves;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwLock};
 
 use super::pack::pack_cells;
@@ -269,7 +270,8 @@ fn check_size(slot: Slot, need_bytes: u64, have_bytes: u64) -> Result<()> {
 impl Account {
     fn take(&mut self, len: usize) -> Option<AlignedBytes> {
         let same = self.spare.iter().rposition(|spare| spare.len() == len);
-        let index = same.or_else(|| self.spare.iter().rposition(|spare| serves(spare, len)))?;
+        // Mini-batches, whose sizes differ by little, use their memory again.
+        let index = same.or_else(|| self.spare.iter().rposition(|spare| serves(spare.capacity(), len)))?;
         let mut memory = self.spare.remove(index);
         self.spare_bytes -= memory.len() as u64;
         memory.resize(len);
@@ -283,12 +285,6 @@ impl Account {
             self.spare_bytes -= self.spare.remove(0).len() as u64;
         }
     }
-}
-
-/// Whether a spare buffer of another size serves: it is large enough, and hardly larger. So mini-batches, whose sizes
-/// differ by little, use their memory again.
-fn serves(spare: &AlignedBytes, len: usize) -> bool {
-    spare.capacity() >= len && spare.capacity() <= len + len / 4
 }
 
 /// Kernels read 8-byte numbers from constants in place, which needs this alignment.

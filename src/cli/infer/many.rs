@@ -51,7 +51,7 @@ pub(super) fn run(args: &InferArgs, predictor: &Predictor, ranks: &Ranks) -> Res
         let prediction = prediction?;
         if let Some(path) = files.as_ref().map(|files| &files[i]).filter(|_| ranks.is_first()) {
             let file = OutputFile::create(path).map_err(unwritten(path))?;
-            write_logits(file, &prediction.logits, prediction.data.permutation()).map_err(unwritten(path))?;
+            write_logits(file, prediction.logits.view(), prediction.data.permutation()).map_err(unwritten(path))?;
         }
         total.add(&prediction);
         bar.inc(1);

@@ -5,7 +5,7 @@ mod many;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ndarray::Array2;
+use ndarray::{Array2, ArrayView2};
 use ndarray_npy::WriteNpyExt;
 use serde_json::json;
 
@@ -106,7 +106,7 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     ranks.agree_on(&data)?;
     let prediction = predictor.run(&data)?;
     if let (Some(file), Some(path)) = (out, &args.out) {
-        write_logits(file, &prediction.logits, data.permutation()).map_err(unwritten(path))?;
+        write_logits(file, prediction.logits.view(), data.permutation()).map_err(unwritten(path))?;
     }
     let weighted = predictor.uses_edge_weights(&data)?;
     summarise(args, &data, &prediction, weighted)
@@ -119,15 +119,17 @@ fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
 }
 
 /// Writes logits. If the vertices were relabelled, the rows are written in the order that they had before.
-fn write_logits(mut file: OutputFile, logits: &Array2<f32>, order: Option<&Permutation>) -> std::io::Result<()> {
+fn write_logits(mut file: OutputFile, logits: ArrayView2<'_, f32>, order: Option<&Permutation>) -> std::io::Result<()> {
     let restored = order.map(|order| {
-        let rows = logits.as_slice().expect("predictions are row-major");
+        let rows = logits.to_slice().expect("predictions are row-major");
         Array2::from_shape_vec(logits.dim(), order.restored(rows, logits.ncols())).expect("as many rows as before")
     });
-    restored.as_ref().unwrap_or(logits).write_npy(&mut file).map_err(|error| match error {
-        ndarray_npy::WriteNpyError::Io(source) => source,
-        other => std::io::Error::other(other),
-    })?;
+    restored.as_ref().map_or_else(|| logits.view(), Array2::view).write_npy(&mut file).map_err(
+        |error| match error {
+            ndarray_npy::WriteNpyError::Io(source) => source,
+            other => std::io::Error::other(other),
+        },
+    )?;
     file.finish()
 }
 

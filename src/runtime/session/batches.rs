@@ -99,6 +99,15 @@ impl Session {
         self.run_phases(phases, metrics, &[], [traced, false], given)
     }
 
+    /// Returns a kept output of the first part of this rank, in one piece.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    pub(crate) fn show(&self, phase: usize, name: &str) -> Result<HostSlot> {
+        let slot = self.runtime.lowered()[0].phases[phase].output(name);
+        self.runtime.show(self.runtime.own_parts().start, slot)
+    }
+
     /// Reads a kept output in one piece from each part of this rank.
     ///
     /// # Errors

@@ -9,16 +9,16 @@ use std::time::Instant;
 
 use bytemuck::Pod;
 use lapidary_cost_model::KernelWork;
-use lapidary_kernels::{Device, HostSlot, Lane, Slot};
+use lapidary_kernels::{HostSlot, Lane, Slot};
 use lapidary_planner::memory::Epoch;
 
 use batches::{BatchPrograms, SizedShare};
 pub(crate) use batches::{BatchShare, SharedBatch};
 
-use super::RunOptions;
 use super::driver::Runtime;
 use super::message::{Note, Report, Run};
 use super::trace::{Span, Trace};
+use super::{IdleDevice, RunOptions};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower_in_order};
 use crate::plan::{
@@ -210,6 +210,19 @@ impl Session {
         Self::open_on(surroundings, options.method(), job, |budgets| options.devices.open(budgets))
     }
 
+    /// Opens a session like [`Session::open`], on devices of an earlier session with the same options if there are as many as
+    /// are needed, so that their memory is used again.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub(crate) fn open_again(options: &RunOptions, job: &SessionSpec<'_>, idle: Vec<IdleDevice>) -> Result<Self> {
+        Self::open_on(Surroundings::new(options)?, options.method(), job, |budgets| {
+            let fit = idle.len() == budgets.len()
+                && idle.iter().zip(budgets).all(|(idle, budget)| idle.device.capacity_bytes() == budget.capacity_bytes);
+            if fit { Ok(idle) } else { options.devices.open(budgets) }
+        })
+    }
+
     /// Opens a session like [`Session::open`], in place of `old`. `old` ends once the new plans are made; if they do
     /// not fit, `old` continues.
     ///
@@ -228,7 +241,7 @@ impl Session {
         Surroundings { budgets, layouts, ranks, hosts, profile: name }: Surroundings,
         method: Method,
         job: &SessionSpec<'_>,
-        open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<Box<dyn Device>>>,
+        open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<IdleDevice>>,
     ) -> Result<Self> {
         let start = Instant::now();
         let devices = budgets.len() / ranks.count();
@@ -337,9 +350,14 @@ impl Session {
 
     /// Ends the session and returns its plans, for another session.
     pub(crate) fn into_plans(self) -> Plans {
-        let Self { budgets, layouts, layout, setup, mut sequences, main, .. } = self;
+        self.into_plans_and_devices().0
+    }
+
+    /// Ends the session and returns its plans and its devices, for another session.
+    pub(crate) fn into_plans_and_devices(self) -> (Plans, Vec<IdleDevice>) {
+        let Self { runtime, budgets, layouts, layout, setup, mut sequences, main, .. } = self;
         let main = sequences.remove(&main).expect("the main phases are planned");
-        Plans { budgets, layouts, layout, setup, main }
+        (Plans { budgets, layouts, layout, setup, main }, runtime.into_devices())
     }
 
     /// Returns whether the plans are those of another session.
@@ -507,25 +525,26 @@ impl Session {
         Ok(pieces.concat())
     }
 
-    /// Reads a kept output of which each part has its own rows. Returns the rows of all parts, in order. All ranks have
-    /// to call it.
+    /// Reads a kept output of which each part has its own rows: calls `see` with the rows of all parts, piece by piece, in
+    /// order. All ranks have to call it.
     ///
     /// # Errors
     /// [`Error::Device`]; [`Error::OtherRank`](crate::Error::OtherRank).
-    pub(crate) fn read_rows<T: Pod>(&self, phase: usize, name: &str) -> Result<Vec<T>> {
+    pub(crate) fn read_rows<T: Pod>(&self, phase: usize, name: &str, mut see: impl FnMut(&[T])) -> Result<()> {
         let tiles = &self.runtime.lowered()[0].phases[phase].outputs[name];
-        let mut rows = Vec::new();
+        let is_alone = self.ranks.count() == 1;
+        let mut own = Vec::new();
         for part in self.runtime.own_parts() {
             for &tile in tiles {
-                let some = self.runtime.read(part, tile)?;
-                if rows.is_empty() { rows = some } else { rows.extend_from_slice(&some) }
+                self.runtime
+                    .show(part, tile)?
+                    .read(|bytes| if is_alone { see_as(bytes, &mut see) } else { own.extend_from_slice(bytes) });
             }
         }
-        if self.ranks.count() == 1 {
-            return Ok(rows);
+        if !is_alone {
+            self.ranks.gather_bytes(own)?.iter().for_each(|bytes| see_as(bytes, &mut see));
         }
-        let all = self.ranks.gather_bytes(bytemuck::cast_slice(&rows).to_vec())?;
-        Ok(all.iter().flat_map(|bytes| bytemuck::pod_collect_to_vec(bytes)).collect())
+        Ok(())
     }
 
     /// Returns the slots of an origin, if the programs read it.
@@ -658,6 +677,14 @@ pub(crate) struct MeasuredCall {
     pub work: KernelWork,
     /// Seconds that it took.
     pub seconds: f64,
+}
+
+/// Calls `see` with bytes as elements, which are copied only if they are not aligned.
+fn see_as<T: Pod>(bytes: &[u8], see: &mut impl FnMut(&[T])) {
+    match bytemuck::try_cast_slice(bytes) {
+        Ok(elements) => see(elements),
+        Err(_) => see(&bytemuck::pod_collect_to_vec::<u8, T>(bytes)),
+    }
 }
 
 /// Returns the script of each worker.

@@ -16,6 +16,7 @@ use lapidary_kernels::sync::{Receiver, Sender};
 use lapidary_kernels::{Call, Device, Event, HostSlot, Lane, Mat, Slot, StorageType};
 
 use super::exchange::{Inbox, Mail};
+use super::idle::{IdleDevice, staging};
 use super::message::{Report, Run, ToDriver, ToWorker};
 use super::trace::Labels;
 use crate::error::{Error, NotFinite};
@@ -81,6 +82,8 @@ pub(super) struct Worker {
     host: Vec<Option<HostCopy>>,
     /// Buffers for copies to the host, reused in each epoch.
     staging: Vec<Option<HostSlot>>,
+    /// Such buffers that no tensor has yet, from the session before.
+    spare: Vec<HostSlot>,
     /// Evicted tensors that may still be in use, in the order of their evictions.
     leaving: VecDeque<(Slot, [Event; 3])>,
     /// Tensors that are to be loaded for later calls, in the order of the script.
@@ -102,7 +105,7 @@ impl Worker {
     /// Creates a worker on `device`. `host` is what its part has on the host at the start, by slot.
     pub(super) fn new(
         part: usize,
-        device: Box<dyn Device>,
+        IdleDevice { device, staging: spare }: IdleDevice,
         name: String,
         lowered: Arc<Lowered>,
         host: Vec<Option<HostSlot>>,
@@ -118,6 +121,7 @@ impl Worker {
             resident: vec![None; count],
             host: host.into_iter().map(|slot| slot.map(here)).collect(),
             staging: vec![None; count],
+            spare,
             leaving: VecDeque::new(),
             ahead: VecDeque::new(),
             limit_bytes: u64::MAX,
@@ -135,13 +139,14 @@ impl Worker {
         &self.name
     }
 
-    /// Handles messages until the driver is gone.
-    pub(super) fn serve(mut self) {
+    /// Handles messages until the driver is gone, or asks for the device. Returns it then.
+    pub(super) fn serve(mut self) -> Option<IdleDevice> {
         while let Ok(message) = self.post.from.recv() {
             let done = match message {
                 ToWorker::Run(run) => self.run(&run).map(|report| ToDriver::Done(self.part, report)),
                 ToWorker::Write(slot, values) => self.write(slot, values).map(|()| ToDriver::Written),
                 ToWorker::Show(slot) => self.read(slot).map(ToDriver::Contents),
+                ToWorker::End => return self.into_idle().ok(),
                 other => match self.receive(other) {
                     Ok(()) => continue,
                     Err(stop) => Err(stop),
@@ -154,9 +159,18 @@ impl Worker {
             };
             // If the driver is gone, nobody waits for the answer.
             if self.post.driver.send(message).is_err() || !goes_on {
-                return;
+                return None;
             }
         }
+        None
+    }
+
+    /// Frees all tensors, and returns the device.
+    fn into_idle(mut self) -> Stoppable<IdleDevice> {
+        self.residents().into_iter().for_each(|slot| self.evict(slot));
+        self.free_all()?;
+        let staging = self.staging.into_iter().flatten().collect();
+        Ok(IdleDevice { device: self.device, staging })
     }
 
     fn run(&mut self, run: &Run) -> Stoppable<Report> {
@@ -434,7 +448,7 @@ impl Worker {
             ToWorker::Read(exchange) => self.post.inbox.put_read(exchange),
             ToWorker::Sum(exchange, sum) => self.post.inbox.put_sum(exchange, sum),
             ToWorker::Abort => return Err(Stop::Aborted),
-            ToWorker::Run(_) | ToWorker::Write(..) | ToWorker::Show(_) => {
+            ToWorker::Run(_) | ToWorker::Write(..) | ToWorker::Show(_) | ToWorker::End => {
                 unreachable!("the driver waits for a script's end before it asks for more")
             }
         }
@@ -550,11 +564,14 @@ impl Worker {
     fn staging(&mut self, slot: Slot) -> Stoppable<HostSlot> {
         let index = slot.0 as usize;
         let bytes = self.lowered.tensors[index].bytes as usize;
-        // What a mini-batch stores has other sizes than in the one before.
         if let Some(staging) = self.staging[index].as_ref().filter(|staging| staging.len() == bytes) {
             return Ok(staging.clone());
         }
-        let made = self.on(&format!("storing {}", self.tensor_name(slot)), HostSlot::staging(bytes))?;
+        // What a mini-batch stores has other sizes than in the one before.
+        self.host[index] = None;
+        self.spare.extend(self.staging[index].take());
+        let made = staging(&mut self.spare, bytes);
+        let made = self.on(&format!("storing {}", self.tensor_name(slot)), made)?;
         self.staging[index] = Some(made.clone());
         Ok(made)
     }
