@@ -9,7 +9,7 @@ mod shared;
 
 pub use aligned::{AlignedBytes, NoHostMemory, allocation_may_fail, fallible};
 pub use block::BlockView;
-pub use shared::{Owner, Shared};
+pub use shared::{Identity, Owner, Shared};
 
 /// The label of a row without a label.
 pub const NO_LABEL: u32 = u32::MAX;

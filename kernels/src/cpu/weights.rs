@@ -2,6 +2,9 @@
 
 use pulp::Simd;
 
+use super::prefetch::prefetch;
+use super::sources::LINE;
+
 /// One weight per edge, or none. The choice is made at compile time, so that the inner loop has no branch for it.
 pub(super) trait Weights: Copy {
     /// Adds the weight of `edge` times `x` to `acc`.
@@ -9,6 +12,9 @@ pub(super) trait Weights: Copy {
 
     /// Does the same for a few numbers.
     fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]);
+
+    /// Prefetches the weights of `count` edges.
+    fn prefetch(self, edge: usize, count: usize);
 }
 
 #[derive(Clone, Copy)]
@@ -26,6 +32,9 @@ impl Weights for Unweighted {
     fn accumulate_few(self, _edge: usize, acc: &mut [f32], x: &[f32]) {
         acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += x);
     }
+
+    #[inline(always)]
+    fn prefetch(self, _edge: usize, _count: usize) {}
 }
 
 #[derive(Clone, Copy)]
@@ -44,5 +53,11 @@ impl Weights for Weighted<'_> {
     fn accumulate_few(self, edge: usize, acc: &mut [f32], x: &[f32]) {
         let factor = self.0[edge];
         acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += factor * x);
+    }
+
+    #[inline(always)]
+    fn prefetch(self, edge: usize, count: usize) {
+        // The weights may start inside a cache line.
+        (edge..=edge + count).step_by(LINE).for_each(|edge| prefetch(self.0, edge));
     }
 }
