@@ -1,6 +1,6 @@
 //! Blocks over which gathers repeat, and their edges window by window (`windows.rs`).
 //!
-//! Storing the edges takes about as long as two gathers save, and memory. So it is done for a block that does not change,
+//! Storing the edges takes memory, and as long as about 10 to 40 gathers save. So it is done for a block that does not change,
 //! when it is gathered over again and again, and only in memory that a device may keep without using it: see
 //! `slots.rs`.
 
