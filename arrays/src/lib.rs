@@ -10,7 +10,7 @@ mod spare;
 
 pub use aligned::{AlignedBytes, NoHostMemory, allocation_may_fail, fallible, serves};
 pub use block::BlockView;
-pub use shared::{Owner, Shared};
+pub use shared::{Identity, Owner, Shared};
 pub use spare::SpareArrays;
 
 /// The label of a row without a label.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytemuck::Pod;
 
@@ -79,7 +79,34 @@ impl Shared<u8> {
     }
 }
 
+/// Tells whether two arrays are the same memory. It does not keep the memory.
+#[derive(Clone)]
+pub struct Identity {
+    owner: Weak<dyn Owner>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Identity {
+    /// Whether the array still has a holder. No later array equals one that has none.
+    pub fn is_alive(&self) -> bool {
+        self.owner.strong_count() > 0
+    }
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(self.owner.as_ptr(), other.owner.as_ptr())
+            && (self.offset, self.bytes) == (other.offset, other.bytes)
+    }
+}
+
 impl<T: Pod> Shared<T> {
+    /// Returns what distinguishes this array from all others, but not from its own clones.
+    pub fn identity(&self) -> Identity {
+        Identity { owner: Arc::downgrade(&self.owner), offset: self.offset, bytes: self.bytes }
+    }
+
     /// Tells the owner that the elements will probably not be read soon. Pages of a mapped file then take no memory
     /// until they are read again.
     pub fn release(&self) {

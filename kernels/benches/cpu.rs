@@ -3,7 +3,8 @@
 //!
 //! `cargo bench -p lapidary-kernels --bench cpu` runs all, `-- gather` one kind. `-- machine --json` runs none and
 //! prints the measured rates behind the floors. `RAYON_NUM_THREADS` sets the number of threads. Each benchmark compares
-//! one cell of its result with a sum in `f64` before it measures. `-- stored` compares calls in f32 and bf16.
+//! one cell of its result with a sum in `f64` before it measures. `-- stored` compares calls in f32 and bf16, `-- windows`
+//! gathers over a block and over its windows.
 //!
 //! The floor of a kernel is the time to move every operand and result once at memory bandwidth, or the time of its
 //! operations at the peak rate of fused multiply-adds, whichever is longer. Both rates are measured in the same run.
@@ -12,6 +13,7 @@
 mod machine;
 mod report;
 mod stored;
+mod windows;
 
 use std::cell::RefCell;
 
@@ -43,6 +45,9 @@ fn main() {
         }
     }
     stored::run(|kernel| report.wants(kernel));
+    if report.wants("windows") {
+        windows::run();
+    }
 }
 
 /// A small generator (SplitMix64).

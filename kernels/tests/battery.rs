@@ -23,3 +23,4 @@ mod passes;
 mod peers;
 mod sim;
 mod tiles;
+mod windows;

@@ -8,12 +8,15 @@ use serde_json::json;
 
 use super::output::{self, align, count, json_line, print, say, seconds, table};
 use crate::error::Result;
-use crate::forecast::{WARM_UP, add_typical, measure_kernels, typical};
+use crate::forecast::{add_typical, measure_kernels, typical};
 use crate::graph::Graph;
 use crate::plan::Locality;
 use crate::profile::{self, Busy, BusyWatch, CPU};
 use crate::runtime::MeasuredCall;
 use crate::train::Trainer;
+
+/// First epochs of a training, in which memory is touched for the first time.
+const WARM_UP: usize = 2;
 
 /// Epochs of a training whose kernels are timed, after [`WARM_UP`].
 const EPOCHS: usize = 5;

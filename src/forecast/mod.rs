@@ -21,7 +21,7 @@ pub use found::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast
 pub use shape::Shape;
 pub use suite::{SuiteReport, measure_kernels};
 #[cfg(feature = "command")]
-pub(crate) use suite::{WARM_UP, add_typical, typical};
+pub(crate) use suite::{add_typical, typical};
 pub use traffic::{Load, Network, Traffic};
 
 pub use crate::plan::{Rates, Timeline};

@@ -199,8 +199,9 @@ impl Shape {
 /// Epochs of each training that count, after [`WARM_UP`].
 const EPOCHS: usize = 4;
 
-/// First epochs of a training, which do not count: they touch memory for the first time.
-pub(crate) const WARM_UP: usize = 2;
+/// First epochs of a training, which do not count: they touch memory for the first time, and edges are not stored window by
+/// window yet.
+const WARM_UP: usize = 5;
 
 /// What the suite has measured.
 #[derive(Clone, Debug)]

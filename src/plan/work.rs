@@ -27,6 +27,8 @@ pub struct Locality {
     last_bytes: f64,
     /// Whether gathers may run in passes, which copy what they read into the last cache.
     in_passes: bool,
+    /// Whether gathers repeat in the host's memory, and so run over windows of long rows.
+    repeats: bool,
     /// Reuse of rows by gathers over the graph, and over the transposed graph.
     graph: [Arc<Reuse>; 2],
     random: Arc<Reuse>,
@@ -43,9 +45,15 @@ impl Locality {
             all_near_bytes: near_bytes * rayon::current_num_threads() as f64,
             last_bytes: USABLE * profile.cache_bytes as f64,
             in_passes: is_host,
+            repeats: false,
             graph: [random.clone(), random.clone()],
             random,
         }
+    }
+
+    /// Sets whether gathers over a graph repeat on a device that computes in the host's memory.
+    pub(crate) fn repeating(self, in_place: bool) -> Self {
+        Self { repeats: self.in_passes && in_place, ..self }
     }
 
     /// Looks at the order in which gathers over a graph read their sources.
@@ -72,13 +80,13 @@ impl Locality {
     }
 
     /// Returns the work of a gather that makes `rows` rows from `edges` edges and `sources` sources of `row_bytes` bytes,
-    /// with this reuse. `ascend` says whether the sources of each row ascend.
+    /// with this reuse. `ascend` says whether the sources of each row ascend, and `weighted` whether edges have weights.
     pub(super) fn gather(
         &self,
         reuse: &Reuse,
         [rows, edges, sources]: [usize; 3],
         row_bytes: usize,
-        ascend: bool,
+        [ascend, weighted]: [bool; 2],
     ) -> KernelWork {
         let mut work = KernelWork::call();
         let source_bytes = (sources * row_bytes) as f64;
@@ -86,8 +94,11 @@ impl Locality {
         let gathered = edges as f64 * row_bytes as f64;
         let [mut near, mut last] = [self.near_bytes, self.last_bytes].map(|cache| miss(cache, source_bytes));
         let width = row_bytes.div_ceil(4);
-        let passes = self.in_passes.then(|| cpu::gather_passes([rows, edges, sources], ascend, width));
-        if let Some([columns, of_pass]) = passes.flatten() {
+        let sizes = [rows, edges, sources];
+        let over_windows =
+            if self.repeats && ascend && !weighted { cpu::repeated_gather_passes(sizes, width) } else { None };
+        let passes = || self.in_passes.then(|| cpu::gather_passes(sizes, ascend, width)).flatten();
+        if let Some([columns, of_pass]) = over_windows.or_else(passes) {
             let (by_column, by_source) = (width.div_ceil(columns), sources.div_ceil(of_pass));
             (near, last) = (miss(self.near_bytes, (4 * of_pass * columns) as f64), 0.0);
             let out = (rows * row_bytes) as f64;
@@ -139,8 +150,8 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
             }
             streamed = (all_bytes - (sources * row_bytes) as f64).max(0.0);
             let reuse = locality.reuse(lowered, block.indptr);
-            let ascend = call.halo.is_none();
-            work = locality.gather(reuse, [block.rows, edges as usize, sources], row_bytes, ascend);
+            let kind = [call.halo.is_none(), weighted];
+            work = locality.gather(reuse, [block.rows, edges as usize, sources], row_bytes, kind);
             if weighted {
                 work = work.with(Quantity::WeightedEdges, edges as f64);
             }

@@ -277,7 +277,8 @@ impl Trainer {
     pub(crate) fn measured_calls(&self, locality: &Locality) -> Vec<MeasuredCall> {
         let (Some(trace), (_, phases)) = (&self.trace, self.phases(self.epoch)) else { return Vec::new() };
         let sharing = self.setup.options.devices.sharing_cores();
-        self.session.measured_calls(phases, trace.spans(), (locality, sharing))
+        let locality = locality.clone().repeating(self.setup.options.devices.in_place());
+        self.session.measured_calls(phases, trace.spans(), (&locality, sharing))
     }
 
     /// Returns the name of the profile of the devices.

@@ -1,7 +1,8 @@
 //! Gather: sums over in-neighbours. Graph networks spend most of their time in this kernel.
 //!
 //! Rows are split into tasks of nearly equal edges + rows. Each row is summed in vector registers (`gather_rows.rs`,
-//! `row_sum.rs`). Wide gathers run in passes whose sources fit a cache (`passes.rs`). The edges of a row are added one
+//! `row_sum.rs`). Wide gathers run in passes whose sources fit a cache (`passes.rs`, and `windows.rs` for blocks of long rows
+//! over which gathers repeat). The edges of a row are added one
 //! after the other in the block's order. So the bits of the result do not depend on the threads, the vector width, the
 //! passes, or the split of the graph into parts.
 
@@ -18,6 +19,7 @@ use super::rows::{RowWork, Steps};
 use super::slots::{Open, Vector};
 use super::sources::{CALL, Cuts, Pass, Sources, Start, Tiles, check_block};
 use super::weights::{Unweighted, Weighted};
+use super::windows::EdgeWindows;
 use crate::error::{Error, Result, check_shape};
 use crate::memory::zeroed;
 use crate::op::call::Call;
@@ -46,6 +48,12 @@ fn launch_as<E: Element, O: Element>(slots: &Open<'_>, call: &Call, steps: &[Row
     let out = out.matrix(call.out());
     let (weights, halo) = (weights.as_ref().map(Vector::view), halo.as_ref().map(|(halo, mat)| halo.matrix(*mat)));
     let sources: Vec<MatView<'_, E>> = sources.iter().map(|(tile, mat)| tile.matrix(*mat)).collect();
+    let row_bytes = call.inputs[0].row_bytes();
+    let whole = call.first_source.is_none() && weights.is_none();
+    let pays = whole && EdgeWindows::pays(block.view().own_sources, row_bytes);
+    if let Some(windows) = pays.then(|| slots.windows(&block, out.cols())).flatten() {
+        return windows.gather_as(sources[0], steps, out);
+    }
     match call.first_source {
         None => gather_then_as(block.view(), weights, sources[0], halo, steps, out),
         Some(first) => {
@@ -66,6 +74,12 @@ pub fn gather_bytes(n: u64, e: u64, d: u64) -> u64 {
 pub fn gather_passes([rows, edges, sources]: [usize; 3], ascend: bool, d: usize) -> Option<[usize; 2]> {
     let passes = Passes::new([rows, edges, sources], ascend, d * size_of::<f32>())?;
     Some([passes.width / size_of::<f32>(), passes.sources])
+}
+
+/// Does [`gather_passes`] for the fourth and later gathers of one device over a block that does not change, without a halo and
+/// weights: those run over windows of its edges, if they are long enough.
+pub fn repeated_gather_passes([rows, edges, sources]: [usize; 3], d: usize) -> Option<[usize; 2]> {
+    if EdgeWindows::pays(sources, d * size_of::<f32>()) { EdgeWindows::pass([rows, edges, sources], d) } else { None }
 }
 
 /// Sums over in-neighbours: `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, the sum of `x[u]`.

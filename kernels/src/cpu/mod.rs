@@ -26,12 +26,14 @@ mod parallel;
 mod passes;
 mod prefetch;
 mod product;
+mod repeated;
 mod row_sum;
 mod rows;
 mod slots;
 mod sources;
 mod sum;
 mod weights;
+mod windows;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -39,7 +41,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use dropout::sparse_dropout;
 pub use edges::permute_edges;
-pub use gather::{Window, gather, gather_bytes, gather_passes, gather_then, gather_window};
+pub use gather::{Window, gather, gather_bytes, gather_passes, gather_then, gather_window, repeated_gather_passes};
 pub use linear::{
     column_sum, linear, linear_flops, linear_input_grad, linear_input_grad_then, linear_then, linear_weight_grad,
     linear_weight_grad_workspace_bytes, transpose,
@@ -50,6 +52,7 @@ pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_
 pub use norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 pub use optimizer::{adam, sgd};
 pub use rows::{Numbers, RowWork, dropout, elementwise_bytes, rows_then};
+pub use windows::EdgeWindows;
 
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::{Error, Result};
@@ -67,6 +70,7 @@ use slots::Slots;
 /// in both cases. Memory is taken from the host when a slot is first used. When a slot is freed, its memory is kept for
 /// the next slot of the same size. In total the device holds at most its capacity, and at most 1.5 times the largest
 /// number of bytes that were in use at once.
+/// The edges of a block over which gathers repeat may be stored a second time ([`EdgeWindows`]), within the same limit.
 /// Debug builds fill the fresh memory of an output with NaN.
 pub struct CpuDevice {
     /// The calling thread and its helpers.

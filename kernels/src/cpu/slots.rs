@@ -9,6 +9,8 @@ use lapidary_arrays::serves;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwLock};
 
 use super::pack::pack_cells;
+use super::repeated::{Answer, Key, Watched};
+use super::windows::EdgeWindows;
 use crate::error::{Error, Result, check_shape};
 use crate::lent::Lent;
 use crate::memory::{AlignedBytes, HostSlot, Shared, Slot, read, touch, write, zeroed};
@@ -53,16 +55,17 @@ pub(super) struct Cell {
 type Reading = ArcRwLockReadGuard<RawRwLock, Contents>;
 type Writing = ArcRwLockWriteGuard<RawRwLock, Contents>;
 
-/// Bytes in use, and freed buffers that are kept.
+/// Bytes in use, freed buffers that are kept, and edges that are stored window by window.
 struct Account {
-    // Invariant: used <= peak <= capacity, and used plus the spare bytes never exceed 1.5 times the peak nor, if the
-    // memory is the host's, the capacity. A simulated device that is full keeps spare buffers too: it has its memory at
+    // Invariant: used <= peak <= capacity, and used plus the spare bytes and those of the windows never exceed 1.5 times
+    // the peak nor, if the memory is the host's, the capacity. A simulated device that is full keeps spare buffers too: it has its memory at
     // hand, as a GPU has. Without that margin, buffers of sizes that are not needed next would be returned to the host at the peak of
     // every epoch, and come back as new pages that the system has to clear.
     used: u64,
     peak: u64,
     spare: Vec<AlignedBytes>,
     spare_bytes: u64,
+    watched: Watched,
 }
 
 /// The numbered slots of a device, with a capacity.
@@ -76,7 +79,7 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new(capacity: u64, in_place: bool) -> Self {
-        let account = Account { used: 0, peak: 0, spare: Vec::new(), spare_bytes: 0 };
+        let account = Account { used: 0, peak: 0, spare: Vec::new(), spare_bytes: 0, watched: Watched::default() };
         Self { capacity, in_place, account: Mutex::new(account), table: RwLock::new(Vec::new()) }
     }
 
@@ -257,6 +260,38 @@ impl Slots {
         Ok(())
     }
 
+    /// Returns the edges of a block window by window, if they are stored, or stores them now, if gathers over it repeat and
+    /// there is room. Only constants of the host are watched: they never change.
+    ///
+    /// `columns` are those that the call gathers.
+    pub(super) fn windows(&self, block: &Block, columns: usize) -> Option<Arc<EdgeWindows>> {
+        let view = block.view();
+        let bytes = EdgeWindows::bytes([view.rows(), view.indices.len(), view.own_sources]);
+        if !self.in_place || bytes == 0 || view.halo_sources > 0 {
+            return None;
+        }
+        let arrays = [block.indptr.constant()?.identity(), block.indices.constant()?.identity()];
+        let key = Key { arrays, sources: view.own_sources };
+        let most = self.most_bytes();
+        let answer = {
+            let mut account = self.account.lock();
+            let room = account.most(most).saturating_sub(account.peak);
+            account.watched.gather(&key, columns, |stored| stored + bytes <= room)
+        };
+        match answer {
+            Answer::Csr => None,
+            Answer::Windows(windows) => Some(windows),
+            Answer::Store => {
+                // Whatever is wrong with the block, the gather over it will tell.
+                let windows = Arc::new(EdgeWindows::new(view).ok().flatten()?);
+                let mut account = self.account.lock();
+                account.watched.keep(&key, windows.clone(), bytes);
+                account.trim(most);
+                Some(windows)
+            }
+        }
+    }
+
     /// Opens the table for one call.
     pub(super) fn open(&self) -> Open<'_> {
         Open { slots: self }
@@ -278,11 +313,20 @@ impl Account {
         Some(memory)
     }
 
-    /// Returns the oldest spare buffers to the host until the invariant holds.
+    /// Returns the limit of all bytes together.
+    fn most(&self, capacity: u64) -> u64 {
+        self.peak.saturating_add(self.peak / 2).min(capacity)
+    }
+
+    /// Returns the oldest spare buffers to the host until the invariant holds, and then the windows.
     fn trim(&mut self, capacity: u64) {
-        let most = self.peak.saturating_add(self.peak / 2).min(capacity);
-        while self.used + self.spare_bytes > most && !self.spare.is_empty() {
+        let most = self.most(capacity);
+        let held = self.used + self.watched.bytes();
+        while held + self.spare_bytes > most && !self.spare.is_empty() {
             self.spare_bytes -= self.spare.remove(0).len() as u64;
+        }
+        if held > most {
+            self.watched.clear();
         }
     }
 }
@@ -336,6 +380,11 @@ impl Open<'_> {
             }
         }
         Ok(contents)
+    }
+
+    /// Returns the edges of a block window by window, if gathers over it repeat.
+    pub(super) fn windows(&self, block: &Block, columns: usize) -> Option<Arc<EdgeWindows>> {
+        self.slots.windows(block, columns)
     }
 
     /// Locks `len` elements of a slot for reading.
@@ -430,6 +479,11 @@ pub(super) struct Vector<T> {
 }
 
 impl<T: Pod> Vector<T> {
+    /// Returns the constant of the host that the elements are read from.
+    fn constant(&self) -> Option<&Shared<u8>> {
+        if let Contents::Constant(bytes) = &*self.contents { Some(bytes) } else { None }
+    }
+
     pub(super) fn view(&self) -> &[T] {
         &self.contents.bytes()[..self.len]
     }

@@ -40,7 +40,7 @@ const fn far_ahead(lines: usize) -> usize {
 const FAR: usize = 16 << 20;
 
 /// Bytes of sources that fit a second-level cache, and need no prefetch.
-const NEAR: usize = 1 << 20;
+pub(super) const NEAR: usize = 1 << 20;
 
 /// The source rows of a gather.
 #[derive(Clone, Copy)]
