@@ -31,10 +31,30 @@ const LEAST_WORK: usize = 1 << 15;
 
 pub(super) fn launch(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
     match [call.inputs[0].float(), call.out().float()] {
+        [StorageType::F32, StorageType::F32] if launch_over_windows(slots, call, steps)? => Ok(()),
         [StorageType::F32, _] => launch_as::<f32, f32>(slots, call, steps),
         [StorageType::Bf16, StorageType::F32] => launch_as::<bf16, f32>(slots, call, steps),
         [StorageType::Bf16, StorageType::Bf16] => launch_as::<bf16, bf16>(slots, call, steps),
     }
+}
+
+/// Runs a gather of f32 sources over the windows of its block, if they are stored or are stored now. Sources in bf16 are half
+/// as large, and gain nothing.
+fn launch_over_windows(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<bool> {
+    let (own, out) = (call.inputs[0], call.out());
+    if call.first_source.is_some() || call.halo.is_some() || call.head_inputs().len() > 1 {
+        return Ok(false);
+    }
+    let block = slots.block_of(call)?;
+    let view = block.view();
+    if !EdgeWindows::pays([view.rows(), view.indices.len(), view.own_sources], out.cols) {
+        return Ok(false);
+    }
+    let Some(windows) = slots.windows(&block, out.cols) else { return Ok(false) };
+    let own_rows = slots.numbers::<f32>(own)?;
+    let mut out_rows = slots.numbers_mut::<f32>(out)?;
+    windows.gather_then(own_rows.matrix(own), steps, out_rows.matrix(out))?;
+    Ok(true)
 }
 
 /// Does [`launch`] for sources of type `E` and sums that are stored as `O`.
@@ -48,12 +68,6 @@ fn launch_as<E: Element, O: Element>(slots: &Open<'_>, call: &Call, steps: &[Row
     let out = out.matrix(call.out());
     let (weights, halo) = (weights.as_ref().map(Vector::view), halo.as_ref().map(|(halo, mat)| halo.matrix(*mat)));
     let sources: Vec<MatView<'_, E>> = sources.iter().map(|(tile, mat)| tile.matrix(*mat)).collect();
-    let row_bytes = call.inputs[0].row_bytes();
-    let whole = call.first_source.is_none() && weights.is_none();
-    let pays = whole && EdgeWindows::pays(block.view().own_sources, row_bytes);
-    if let Some(windows) = pays.then(|| slots.windows(&block, out.cols())).flatten() {
-        return windows.gather_as(sources[0], steps, out);
-    }
     match call.first_source {
         None => gather_then_as(block.view(), weights, sources[0], halo, steps, out),
         Some(first) => {
@@ -76,10 +90,10 @@ pub fn gather_passes([rows, edges, sources]: [usize; 3], ascend: bool, d: usize)
     Some([passes.width / size_of::<f32>(), passes.sources])
 }
 
-/// Does [`gather_passes`] for the fourth and later gathers of one device over a block that does not change, without a halo and
+/// Does [`gather_passes`] for f32 gathers that repeat on one device over a block that does not change, without a halo and
 /// weights: those run over windows of its edges, if they are long enough.
 pub fn repeated_gather_passes([rows, edges, sources]: [usize; 3], d: usize) -> Option<[usize; 2]> {
-    if EdgeWindows::pays(sources, d * size_of::<f32>()) { EdgeWindows::pass([rows, edges, sources], d) } else { None }
+    EdgeWindows::pays([rows, edges, sources], d).then(|| EdgeWindows::pass([rows, edges, sources], d)).flatten()
 }
 
 /// Sums over in-neighbours: `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, the sum of `x[u]`.

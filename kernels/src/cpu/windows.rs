@@ -10,8 +10,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::element::Element;
-use super::parallel::{balanced_rows, for_rows, split_at_ends};
+use super::parallel::{balanced_rows, split_at_ends};
 use super::passes::{copy_columns, points};
 use super::prefetch::prefetch;
 use super::rows::{RowWork, Steps};
@@ -31,7 +30,7 @@ const EDGES_OF_ROW: usize = 16;
 /// Fewest edges of a block: with fewer, a gather is too short for so many passes.
 const LEAST_EDGES: usize = 1 << 20;
 
-/// Bytes of `f32` sources per pass.
+/// Most bytes of the sources of a pass.
 const CACHE_BYTES: usize = 1 << 20;
 
 /// Most columns per pass.
@@ -124,10 +123,14 @@ impl EdgeWindows {
         step.map_or(0, |step| (2 * edges + 4 * rows * sources.div_ceil(step)) as u64)
     }
 
-    /// Returns whether gathers of `sources` rows of `row_bytes` bytes are faster over windows. They are not if all
-    /// sources fit the second-level cache.
-    pub fn pays(sources: usize, row_bytes: usize) -> bool {
-        sources.saturating_mul(row_bytes) > NEAR
+    /// Returns whether gathers of `d` columns are faster over windows, for a block of `rows` rows, `edges` edges and
+    /// `sources` sources. They are not if all sources fit the second-level cache. With one vector for each edge, reading
+    /// and writing the sums takes twice as many edges to pay.
+    pub(super) fn pays([rows, edges, sources]: [usize; 3], d: usize) -> bool {
+        let Some(step) = Self::sources_per_window([rows, edges, sources]) else { return false };
+        let edges_of_row = if d <= LINE { 2 * EDGES_OF_ROW } else { EDGES_OF_ROW };
+        let long = edges / edges_of_row / sources.div_ceil(step) >= rows;
+        long && sources.saturating_mul(4 * d) > NEAR
     }
 
     /// Returns how many columns of how many sources a pass copies, for a block of `rows` rows, `edges` edges and `sources`
@@ -148,17 +151,7 @@ impl EdgeWindows {
     /// As in [`super::gather_then`].
     /// # Order
     /// The same bits as [`super::gather_then`].
-    pub fn gather_then(&self, own: MatView<'_>, steps: &[RowWork<'_>], out: MatMut<'_>) -> Result<()> {
-        self.gather_as(own, steps, out)
-    }
-
-    /// Does [`EdgeWindows::gather_then`] for sources and a result of any types.
-    pub(super) fn gather_as<E: Element, O: Element>(
-        &self,
-        own: MatView<'_, E>,
-        steps: &[RowWork<'_>],
-        mut out: MatMut<'_, O>,
-    ) -> Result<()> {
+    pub fn gather_then(&self, own: MatView<'_>, steps: &[RowWork<'_>], mut out: MatMut<'_>) -> Result<()> {
         let (n, d) = (self.rows, out.cols());
         check_shape(CALL, "own", [self.sources, d], [own.rows(), own.cols()])?;
         check_shape(CALL, "out", [n, d], [out.rows(), d])?;
@@ -167,24 +160,16 @@ impl EdgeWindows {
             return Ok(());
         }
         let width = columns_of_pass(self.step, d);
-        let mut copy = zeroed(self.step * width * size_of::<E>())?;
-        // The sums between two passes are f32.
-        let mut wide = zeroed(if O::ROUNDS { 4 * n * d } else { 0 })?;
+        let mut copy = zeroed(4 * self.step * width)?;
         for column in (0..d).step_by(width) {
             let columns = column..(column + width).min(d);
             for window in 0..self.sources.div_ceil(self.step) {
                 let rows = window * self.step..((window + 1) * self.step).min(self.sources);
                 let last = columns.end == d && rows.end == self.sources;
                 copy_columns(&[own.data()], d, rows, columns.clone(), copy.as_mut_slice(), width);
-                let pass =
-                    Pass { windows: self, window, cells: copy.as_slice::<E>(), width, columns: columns.clone(), d };
-                let sums = O::as_f32_mut(out.data()).unwrap_or_else(|| wide.as_mut_slice());
-                pass.run(Some(&steps).filter(|_| last), sums);
+                let pass = Pass { windows: self, window, cells: copy.as_slice(), width, columns: columns.clone(), d };
+                pass.run(Some(&steps).filter(|_| last), out.data());
             }
-        }
-        if O::ROUNDS {
-            let wide = wide.as_slice();
-            for_rows(out.data(), d, |first, out| O::round(&wide[first * d..][..out.len()], out));
         }
         Ok(())
     }
@@ -201,26 +186,26 @@ impl std::fmt::Debug for EdgeWindows {
     }
 }
 
-/// Returns how many columns a pass over `step` sources has, in whole cache lines of `f32`, so that all passes over `d` columns
-/// have about as many.
+/// Returns how many columns a pass over `step` sources has, in whole vectors, so that all passes over `d` columns have about as
+/// many.
 fn columns_of_pass(step: usize, d: usize) -> usize {
     let most = (CACHE_BYTES / size_of::<f32>() / step).clamp(LINE, COLUMNS);
     d.div_ceil(d.div_ceil(most).max(1)).next_multiple_of(LINE)
 }
 
 /// One pass: some columns of the sources of a window.
-struct Pass<'a, E> {
+struct Pass<'a> {
     windows: &'a EdgeWindows,
     window: usize,
     /// The columns of the window's sources, in rows of `width`.
-    cells: &'a [E],
+    cells: &'a [f32],
     width: usize,
     columns: Range<usize>,
     /// Number of columns of the output.
     d: usize,
 }
 
-impl<E: Element> Pass<'_, E> {
+impl Pass<'_> {
     /// Adds the pass to all rows of `out`. The steps follow the last pass.
     fn run(&self, steps: Option<&Steps<'_>>, out: &mut [f32]) {
         let d = self.d;
@@ -237,13 +222,13 @@ impl<E: Element> Pass<'_, E> {
 }
 
 /// Consecutive rows of a pass, from row `first` on, and their part of the output.
-struct Rows<'a, E> {
-    pass: &'a Pass<'a, E>,
+struct Rows<'a> {
+    pass: &'a Pass<'a>,
     first: usize,
     out: &'a mut [f32],
 }
 
-impl<E: Element> WithSimd for Rows<'_, E> {
+impl WithSimd for Rows<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -254,18 +239,18 @@ impl<E: Element> WithSimd for Rows<'_, E> {
             let from = tile * S::F32_LANES;
             let whole = tile == 0 && vectors * S::F32_LANES == width;
             match vectors - tile {
-                1 if whole => self.each::<S, 1>(simd, from, |u| source_of(simd, cells, u)),
-                2 if whole => self.each::<S, 2>(simd, from, |u| source_of(simd, cells, u)),
-                3 if whole => self.each::<S, 3>(simd, from, |u| source_of(simd, cells, u)),
-                4 if whole => self.each::<S, 4>(simd, from, |u| source_of(simd, cells, u)),
-                1 => self.each::<S, 1>(simd, from, |u| part_of(simd, cells, u * width + from)),
-                2 => self.each::<S, 2>(simd, from, |u| part_of(simd, cells, u * width + from)),
-                3 => self.each::<S, 3>(simd, from, |u| part_of(simd, cells, u * width + from)),
-                4 => self.each::<S, 4>(simd, from, |u| part_of(simd, cells, u * width + from)),
-                5 => self.each::<S, 5>(simd, from, |u| part_of(simd, cells, u * width + from)),
-                6 => self.each::<S, 6>(simd, from, |u| part_of(simd, cells, u * width + from)),
-                7 => self.each::<S, 7>(simd, from, |u| part_of(simd, cells, u * width + from)),
-                _ => self.each::<S, TILE>(simd, from, |u| part_of(simd, cells, u * width + from)),
+                1 if whole => self.each::<S, 1>(simd, from, |u| source_of::<S, _>(cells, u)),
+                2 if whole => self.each::<S, 2>(simd, from, |u| source_of::<S, _>(cells, u)),
+                3 if whole => self.each::<S, 3>(simd, from, |u| source_of::<S, _>(cells, u)),
+                4 if whole => self.each::<S, 4>(simd, from, |u| source_of::<S, _>(cells, u)),
+                1 => self.each::<S, 1>(simd, from, |u| part_of::<S, _>(cells, u * width + from)),
+                2 => self.each::<S, 2>(simd, from, |u| part_of::<S, _>(cells, u * width + from)),
+                3 => self.each::<S, 3>(simd, from, |u| part_of::<S, _>(cells, u * width + from)),
+                4 => self.each::<S, 4>(simd, from, |u| part_of::<S, _>(cells, u * width + from)),
+                5 => self.each::<S, 5>(simd, from, |u| part_of::<S, _>(cells, u * width + from)),
+                6 => self.each::<S, 6>(simd, from, |u| part_of::<S, _>(cells, u * width + from)),
+                7 => self.each::<S, 7>(simd, from, |u| part_of::<S, _>(cells, u * width + from)),
+                _ => self.each::<S, TILE>(simd, from, |u| part_of::<S, _>(cells, u * width + from)),
             }
         }
     }
@@ -273,20 +258,17 @@ impl<E: Element> WithSimd for Rows<'_, E> {
 
 /// Returns source `u` if sources are `N` vectors.
 #[inline(always)]
-fn source_of<S: Simd, E: Element, const N: usize>(simd: S, cells: &[E], u: usize) -> Option<[S::f32s; N]> {
-    match E::as_f32(cells) {
-        Some(cells) => S::as_simd_f32s(cells).0.as_chunks::<N>().0.get(u).copied(),
-        None => part_of(simd, cells, u * N * S::F32_LANES),
-    }
+fn source_of<S: Simd, const N: usize>(cells: &[f32], u: usize) -> Option<[S::f32s; N]> {
+    S::as_simd_f32s(cells).0.as_chunks::<N>().0.get(u).copied()
 }
 
 /// Returns the `N` vectors from a cell on.
 #[inline(always)]
-fn part_of<S: Simd, E: Element, const N: usize>(simd: S, cells: &[E], at: usize) -> Option<[S::f32s; N]> {
-    E::vectors::<S, N>(simd, cells.get(at..at + N * S::F32_LANES)?)
+fn part_of<S: Simd, const N: usize>(cells: &[f32], at: usize) -> Option<[S::f32s; N]> {
+    S::as_simd_f32s(cells.get(at..at + N * S::F32_LANES)?).0.first_chunk().copied()
 }
 
-impl<E: Element> Rows<'_, E> {
+impl Rows<'_> {
     /// Adds the sources that `source` returns to at most `N` vectors of each row, of which the first begins at `from`.
     #[inline(always)]
     fn each<S: Simd, const N: usize>(&mut self, simd: S, from: usize, source: impl Fn(usize) -> Option<[S::f32s; N]>) {
