@@ -32,6 +32,7 @@ fn main() {
     let graph = data.graph();
     let (n, e) = (graph.vertex_count(), graph.edge_count());
     let block = BlockView { indptr: graph.indptr(), indices: graph.indices(), own_sources: n, halo_sources: 0 };
+    let windows = cpu::EdgeWindows::new(block).expect("the block is valid");
     let read = read_bandwidth(if bench { 64 << 20 } else { 1 << 10 });
     let threads = rayon::current_num_threads();
     if !json {
@@ -41,7 +42,9 @@ fn main() {
     }
     for d in dims {
         for weighted in [false, true] {
-            let seconds = time(block, d, weighted);
+            // A device that gathers again and again reads long rows window by window.
+            let over = windows.as_ref().filter(|_| !weighted && cpu::repeated_gather_passes([n, e, n], d).is_some());
+            let seconds = time(block, over, d, weighted);
             let bytes = cpu::gather_bytes(n as u64, e as u64, d as u64) + if weighted { 4 * e as u64 } else { 0 };
             let once = (8 * (n + 1) + 4 * e * (1 + usize::from(weighted)) + 8 * n * d) as f64 / read;
             let [fastest, median, slowest] = seconds.map(|seconds| seconds * 1e3);
@@ -77,8 +80,8 @@ fn numbers(len: usize, seed: u32) -> AlignedBytes {
     bytes
 }
 
-/// Returns the fastest, the median and the slowest seconds of a gather.
-fn time(block: BlockView<'_>, d: usize, weighted: bool) -> [f64; 3] {
+/// Returns the fastest, the median and the slowest seconds of a gather, over windows of the edges if they are given.
+fn time(block: BlockView<'_>, windows: Option<&cpu::EdgeWindows>, d: usize, weighted: bool) -> [f64; 3] {
     let n = block.rows();
     let (x, mut out) = (numbers(n * d, 1), numbers(n * d, 2));
     let weights = weighted.then(|| numbers(block.indices.len(), 3));
@@ -86,7 +89,11 @@ fn time(block: BlockView<'_>, d: usize, weighted: bool) -> [f64; 3] {
     let own = MatView::new(x.as_slice(), n, d).expect("the size is right");
     let mut run = || {
         let out = MatMut::new(out.as_mut_slice(), n, d).expect("the size is right");
-        cpu::gather(block, weights, own, None, out).expect("the block is valid");
+        match windows {
+            Some(windows) => windows.gather_then(own, &[], out),
+            None => cpu::gather(block, weights, own, None, out),
+        }
+        .expect("the block is valid");
     };
     run();
     let mut seconds = Vec::new();
