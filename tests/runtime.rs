@@ -153,6 +153,22 @@ fn the_same_split_gives_the_same_bits() {
     assert!(first == run("sim:3", None) && first == run("cpu:3", None), "other bits on the same split");
 }
 
+/// On the CPU, gathers that repeat over rows of hundreds of edges run over windows of these edges.
+#[test]
+fn long_rows_give_the_same_bits_in_place_and_apart() {
+    let sizes =
+        RmatOptions { vertices: 1 << 13, edge_factor: 130.0, feature_width: 24, classes: 8, ..Default::default() };
+    let data = rmat(&sizes).unwrap();
+    let edges = data.graph().edge_count();
+    assert!(edges > 1 << 20, "too few edges for windows: {edges}");
+    let model = Model::gcn(&[24, 64, 8]);
+    let run = |devices: &str| {
+        let builder = Trainer::builder(&model, &data).devices(Devices::parse(devices).unwrap());
+        train(builder, 6).weights.to_safetensors().unwrap()
+    };
+    assert!(run("cpu") == run("sim:1"));
+}
+
 #[test]
 fn a_trace_has_a_row_a_device_and_lane() {
     let data = Dataset::builtin("planted").unwrap();
