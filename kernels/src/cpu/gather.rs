@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::edge_windows::EdgeWindows;
 use super::element::{Element, write};
 use super::gather_rows::Rows;
 use super::near::Near;
@@ -19,7 +20,6 @@ use super::rows::{RowWork, Steps};
 use super::slots::{Open, Vector};
 use super::sources::{CALL, Cuts, Pass, Sources, Start, Tiles, check_block};
 use super::weights::{Unweighted, Weighted};
-use super::windows::EdgeWindows;
 use crate::error::{Error, Result, check_shape};
 use crate::memory::zeroed;
 use crate::op::call::Call;

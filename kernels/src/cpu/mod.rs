@@ -6,7 +6,13 @@
 
 mod attention;
 mod bf16_product;
+#[cfg(target_arch = "x86_64")]
+mod bf16_vectors;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_bf16_vectors.rs"]
+mod bf16_vectors;
 mod dropout;
+mod edge_windows;
 mod edges;
 mod element;
 mod exp;
@@ -40,6 +46,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use dropout::sparse_dropout;
+pub use edge_windows::EdgeWindows;
 pub use edges::permute_edges;
 pub use gather::{Window, gather, gather_bytes, gather_passes, gather_then, gather_window, repeated_gather_passes};
 pub use linear::{
@@ -52,7 +59,6 @@ pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_
 pub use norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 pub use optimizer::{adam, sgd};
 pub use rows::{Numbers, RowWork, dropout, elementwise_bytes, rows_then};
-pub use windows::EdgeWindows;
 
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::{Error, Result};

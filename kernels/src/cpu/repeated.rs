@@ -1,4 +1,4 @@
-//! Blocks over which gathers repeat, and their edges window by window (`windows.rs`).
+//! Blocks over which gathers repeat, and their edges window by window (`edge_windows.rs`).
 //!
 //! Storing the edges takes memory, and as long as gathers over some hundred columns save. So it is done for a block that
 //! does not change, once gathers over it repeat, and only in memory that a device may keep without using it: see
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lapidary_arrays::Identity;
 
-use super::windows::EdgeWindows;
+use super::edge_windows::EdgeWindows;
 
 /// Columns that are gathered over a block before its edges are stored. Storing them takes as long as windows save for 200
 /// to 500 columns (`cargo bench --bench cpu -- windows`), and who has gathered so many goes on for longer than that.

@@ -8,9 +8,9 @@ use half::bf16;
 use lapidary_arrays::serves;
 use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawRwLock, RwLock};
 
+use super::edge_windows::EdgeWindows;
 use super::pack::pack_cells;
 use super::repeated::{Answer, Key, Watched};
-use super::windows::EdgeWindows;
 use crate::error::{Error, Result, check_shape};
 use crate::lent::Lent;
 use crate::memory::{AlignedBytes, HostSlot, Shared, Slot, read, touch, write, zeroed};
