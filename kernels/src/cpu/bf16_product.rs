@@ -9,10 +9,13 @@
 
 use half::bf16;
 
-use super::bf16_vectors::{LANES, Work, pair, run};
-use super::product::{PANEL, Panel, group_rows, panels};
+use super::bf16_pairs::{LANES, Work, pair};
+#[cfg(target_arch = "x86_64")]
+use super::bf16_vectors::run;
+use super::product::{PANEL, Panel, group_rows, pack, panels};
 use crate::error::Result;
-use crate::memory::{AlignedBytes, zeroed};
+use crate::memory::AlignedBytes;
+use crate::storage_type::round_here;
 
 /// Pairs of rows that [`add_transposed_times`] sums in registers before it writes to memory. Its copy of a panel of `x`
 /// then fits the first-level cache.
@@ -33,21 +36,12 @@ impl PackedPairs {
     /// # Errors
     /// [`crate::Error::HostMemory`].
     pub(super) fn new(data: &[bf16], [k, width]: [usize; 2], strides: [usize; 2]) -> Result<Self> {
-        let pairs = k.div_ceil(2);
-        let panels = panels(width, pairs);
-        let mut copy = zeroed(4 * pairs * width.next_multiple_of(LANES))?;
         let cell = |row: usize, column: usize| {
             if row < k { data[row * strides[0] + column * strides[1]] } else { bf16::ZERO }
         };
-        for panel in &panels {
-            let rows = copy.as_mut_slice::<u32>()[panel.start..].chunks_exact_mut(panel.stride).take(pairs);
-            for (i, row) in rows.enumerate() {
-                for (column, copy) in panel.columns.clone().zip(row) {
-                    *copy = pair(cell(2 * i, column), cell(2 * i + 1, column));
-                }
-            }
-        }
-        Ok(Self { k, width, panels, data: copy })
+        let pairs = |i: usize, column: usize| pair(cell(2 * i, column), cell(2 * i + 1, column));
+        let (panels, data) = pack([k.div_ceil(2), width], pairs)?;
+        Ok(Self { k, width, panels, data })
     }
 }
 
@@ -78,7 +72,7 @@ pub(super) fn rows_times(
         let (small, sizes) = (packed.data.as_slice(), [k, width]);
         run(Work::Rows { x, small, panels: &packed.panels, sizes, out: wide });
         done(i * group, wide);
-        crate::storage_type::round_here(wide, out);
+        round_here(wide, out);
     }
 }
 
@@ -119,4 +113,9 @@ fn pair_rows(from: &[bf16], width: usize, columns: std::ops::Range<usize>, strid
         }
         to[used..].fill(0);
     }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn run(_work: Work<'_>) {
+    unreachable!("this machine has no AVX512-BF16");
 }

@@ -9,28 +9,16 @@ use std::mem::transmute;
 
 use half::bf16;
 
+use super::bf16_pairs::{LANES, Work, pair};
 use super::prefetch::prefetch;
 use super::product::Panel;
 use crate::matmul::Matmul;
-
-/// Lanes of a vector.
-pub(super) const LANES: usize = 16;
 
 /// Pairs of terms that are processed together: one cache line of a row.
 const STEP: usize = LANES;
 
 /// Pairs of as many columns as a vector has lanes.
 type Pairs = [u32; LANES];
-
-/// What one call computes.
-pub(super) enum Work<'a> {
-    /// `out += x * small`, for rows `[rows, k]` of `x` and some panels of the small operand. `sizes` are `k` and the number
-    /// of columns.
-    Rows { x: &'a [bf16], small: &'a [u32], panels: &'a [Panel], sizes: [usize; 2], out: &'a mut [f32] },
-    /// `out += left^T * x` for one block of rows and one panel of columns. Rows of pairs: `stride` apart in `left`,
-    /// and the panel's stride in `x`. `sizes` are those of `out`.
-    Block { left: &'a [u32], stride: usize, x: &'a [u32], panel: &'a Panel, sizes: [usize; 2], out: &'a mut [f32] },
-}
 
 pub(super) fn run(work: Work<'_>) {
     assert!(Matmul::Bf16.supported(), "this machine has no AVX512-BF16");
@@ -212,10 +200,4 @@ fn store<const V: usize>(sums: [__m512; V], to: &mut [f32]) {
             _mm512_mask_storeu_ps(to.as_mut_ptr(), mask(to.len()), sum);
         }
     }
-}
-
-/// Returns two numbers side by side in memory as one.
-#[inline(always)]
-pub(super) fn pair(first: bf16, second: bf16) -> u32 {
-    u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16
 }

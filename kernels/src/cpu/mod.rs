@@ -5,11 +5,9 @@
 //! rayon's global pool has. All kernels give the same bits on any number of threads.
 
 mod attention;
+mod bf16_pairs;
 mod bf16_product;
 #[cfg(target_arch = "x86_64")]
-mod bf16_vectors;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "no_bf16_vectors.rs"]
 mod bf16_vectors;
 mod dropout;
 mod edge_windows;

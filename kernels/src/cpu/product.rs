@@ -9,6 +9,7 @@
 use std::array::from_fn;
 use std::ops::Range;
 
+use bytemuck::Pod;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::element::{Element, read, write};
@@ -67,18 +68,31 @@ impl Packed {
     /// # Errors
     /// [`crate::Error::HostMemory`].
     pub(super) fn new(data: &[f32], [k, width]: [usize; 2], strides: [usize; 2]) -> Result<Self> {
-        let panels = panels(width, k);
-        let mut copy = zeroed(4 * k * width.next_multiple_of(LINE))?;
-        for panel in &panels {
-            let rows = copy.as_mut_slice::<f32>()[panel.start..].chunks_exact_mut(panel.stride).take(k);
-            for (row, copy) in rows.enumerate() {
-                for (column, copy) in panel.columns.clone().zip(copy) {
-                    *copy = data[row * strides[0] + column * strides[1]];
-                }
+        let (panels, data) = pack([k, width], |row, column| data[row * strides[0] + column * strides[1]])?;
+        Ok(Self { k, width, panels, data })
+    }
+}
+
+/// Copies a matrix of `rows` rows into panels. `cell(row, column)` has four bytes.
+///
+/// # Errors
+/// [`crate::Error::HostMemory`].
+pub(super) fn pack<T: Pod>(
+    [rows, width]: [usize; 2],
+    cell: impl Fn(usize, usize) -> T,
+) -> Result<(Vec<Panel>, AlignedBytes)> {
+    const { assert!(size_of::<T>() == size_of::<f32>()) };
+    let panels = panels(width, rows);
+    let mut packed = zeroed(size_of::<T>() * rows * width.next_multiple_of(LINE))?;
+    for panel in &panels {
+        let copies = packed.as_mut_slice::<T>()[panel.start..].chunks_exact_mut(panel.stride).take(rows);
+        for (row, copies) in copies.enumerate() {
+            for (column, copy) in panel.columns.clone().zip(copies) {
+                *copy = cell(row, column);
             }
         }
-        Ok(Self { k, width, panels, data: copy })
     }
+    Ok((panels, packed))
 }
 
 /// Computes `out = x * packed` on this thread, or `sum + x * packed`. Calls `done(first row, rows)` for groups of rows
