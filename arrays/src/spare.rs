@@ -30,9 +30,9 @@ impl SpareArrays {
     /// # Errors
     /// [`NoHostMemory`] if there is no such buffer and the allocator refuses.
     pub fn take(&mut self, len: usize) -> Result<AlignedBytes, NoHostMemory> {
-        let is_idle = |kept: &&Arc<AlignedBytes>| Arc::strong_count(kept) == 1 && serves(kept.capacity(), len);
-        let fits = self.kept.iter().filter(is_idle).min_by_key(|kept| kept.len().abs_diff(len)).cloned();
-        let place = fits.and_then(|fits| self.kept.iter().position(|kept| Arc::ptr_eq(kept, &fits)));
+        let fits = |kept: &Arc<AlignedBytes>| Arc::strong_count(kept) == 1 && serves(kept.capacity(), len);
+        let fitting = self.kept.iter().enumerate().filter(|(_, kept)| fits(kept));
+        let place = fitting.min_by_key(|(_, kept)| kept.len().abs_diff(len)).map(|(place, _)| place);
         match place.and_then(|place| Arc::try_unwrap(self.kept.remove(place)).ok()) {
             Some(mut buffer) => {
                 buffer.resize(len);

@@ -104,7 +104,7 @@ impl RunGathers {
         let mut seconds = [0.0; 2];
         for &width in &self.widths {
             for (reuse, runs) in locality.reuses().into_iter().zip(self.runs) {
-                let work = locality.gather(reuse, sizes, 4 * width, [true, false]);
+                let work = locality.gather(reuse, sizes, 4 * width, [true, true]);
                 seconds[0] += runs * self.times.by_profile(&work);
                 seconds[1] += runs * self.times.by_profile(&locality.without_misses(work));
             }

@@ -80,14 +80,14 @@ impl Locality {
     }
 
     /// Returns the work of a gather that makes `rows` rows from `edges` edges and `sources` sources of `row_bytes` bytes,
-    /// with this reuse. `ascend` says whether the sources of each row ascend, and `other` whether edges have weights
-    /// or rows are bf16.
+    /// with this reuse. `ascend` says whether the sources of each row ascend, and `is_plain` whether rows are f32 and
+    /// edges have no weights.
     pub(super) fn gather(
         &self,
         reuse: &Reuse,
         [rows, edges, sources]: [usize; 3],
         row_bytes: usize,
-        [ascend, other]: [bool; 2],
+        [ascend, is_plain]: [bool; 2],
     ) -> KernelWork {
         let mut work = KernelWork::call();
         let source_bytes = (sources * row_bytes) as f64;
@@ -97,7 +97,7 @@ impl Locality {
         let width = row_bytes.div_ceil(4);
         let sizes = [rows, edges, sources];
         let over_windows =
-            if self.repeats && ascend && !other { cpu::repeated_gather_passes(sizes, width) } else { None };
+            if self.repeats && ascend && is_plain { cpu::repeated_gather_passes(sizes, width) } else { None };
         let passes = || self.in_passes.then(|| cpu::gather_passes(sizes, ascend, width)).flatten();
         if let Some([columns, of_pass]) = over_windows.or_else(passes) {
             let (by_column, by_source) = (width.div_ceil(columns), sources.div_ceil(of_pass));
@@ -151,7 +151,7 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
             }
             streamed = (all_bytes - (sources * row_bytes) as f64).max(0.0);
             let reuse = locality.reuse(lowered, block.indptr);
-            let kind = [call.halo.is_none(), weighted || call.stored() == DType::Bf16];
+            let kind = [call.halo.is_none(), !weighted && call.stored() == DType::F32];
             work = locality.gather(reuse, [block.rows, edges as usize, sources], row_bytes, kind);
             if weighted {
                 work = work.with(Quantity::WeightedEdges, edges as f64);

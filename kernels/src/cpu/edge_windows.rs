@@ -111,21 +111,14 @@ impl EdgeWindows {
         step.map_or(0, |step| (2 * edges + 4 * rows * sources.div_ceil(step)) as u64)
     }
 
-    /// Returns whether gathers of `d` columns are faster over windows, for a block of `rows` rows, `edges` edges and
-    /// `sources` sources. They are not if all sources fit the second-level cache. With one vector for each edge, reading
-    /// and writing the sums takes twice as many edges to pay.
-    pub(super) fn pays([rows, edges, sources]: [usize; 3], d: usize) -> bool {
-        let Some(step) = Self::sources_per_window([rows, edges, sources]) else { return false };
+    /// Returns how many columns of how many sources a pass copies, for a block of `rows` rows, `edges` edges and `sources`
+    /// sources and gathers of `d` columns; `None` if those are not faster over windows. They are not if all sources fit the
+    /// second-level cache. With one vector for each edge, reading and writing the sums takes twice as many edges to pay.
+    pub(super) fn pass([rows, edges, sources]: [usize; 3], d: usize) -> Option<[usize; 2]> {
+        let step = Self::sources_per_window([rows, edges, sources])?;
         let edges_of_row = if d <= LINE { 2 * EDGES_OF_ROW } else { EDGES_OF_ROW };
         let long = edges / edges_of_row / sources.div_ceil(step) >= rows;
-        long && sources.saturating_mul(4 * d) > NEAR
-    }
-
-    /// Returns how many columns of how many sources a pass copies, for a block of `rows` rows, `edges` edges and `sources`
-    /// sources and `d` columns; `None` if its edges are better left in CSR.
-    pub(super) fn pass(sizes: [usize; 3], d: usize) -> Option<[usize; 2]> {
-        let step = Self::sources_per_window(sizes)?;
-        Some([columns_of_pass(step, d), step])
+        (long && sources.saturating_mul(4 * d) > NEAR).then(|| [columns_of_pass(step, d), step])
     }
 
     /// Returns the sources of all edges.

@@ -1,10 +1,9 @@
 //! Gather: sums over in-neighbours. Graph networks spend most of their time in this kernel.
 //!
 //! Rows are split into tasks of nearly equal edges + rows. Each row is summed in vector registers (`gather_rows.rs`,
-//! `row_sum.rs`). Wide gathers run in passes whose sources fit a cache (`passes.rs`, and `windows.rs` for blocks of long rows
-//! over which gathers repeat). The edges of a row are added one
-//! after the other in the block's order. So the bits of the result do not depend on the threads, the vector width, the
-//! passes, or the split of the graph into parts.
+//! `row_sum.rs`). Wide gathers run in passes whose sources fit a cache (`passes.rs`; `windows.rs` if rows are long and
+//! gathers repeat). The edges of a row are added one after the other in the block's order. So the bits of the result do
+//! not depend on the threads, the vector width, the passes, or the split of the graph into parts.
 
 use std::ops::Range;
 
@@ -42,15 +41,12 @@ pub(super) fn launch(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Re
 /// as large, and gain nothing.
 fn launch_over_windows(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<bool> {
     let (own, out) = (call.inputs[0], call.out());
-    if call.first_source.is_some() || call.halo.is_some() || call.head_inputs().len() > 1 {
+    let sizes = call.block.map(|block| [block.rows, block.edges, block.own_sources]);
+    let pays = sizes.is_some_and(|sizes| EdgeWindows::pass(sizes, out.cols).is_some());
+    if !pays || call.first_source.is_some() || call.halo.is_some() || call.head_inputs().len() > 1 {
         return Ok(false);
     }
-    let block = slots.block_of(call)?;
-    let view = block.view();
-    if !EdgeWindows::pays([view.rows(), view.indices.len(), view.own_sources], out.cols) {
-        return Ok(false);
-    }
-    let Some(windows) = slots.windows(&block, out.cols) else { return Ok(false) };
+    let Some(windows) = slots.windows(&slots.block_of(call)?, out.cols) else { return Ok(false) };
     let own_rows = slots.numbers::<f32>(own)?;
     let mut out_rows = slots.numbers_mut::<f32>(out)?;
     windows.gather_then(own_rows.matrix(own), steps, out_rows.matrix(out))?;
@@ -91,9 +87,9 @@ pub fn gather_passes([rows, edges, sources]: [usize; 3], ascend: bool, d: usize)
 }
 
 /// Does [`gather_passes`] for f32 gathers that repeat on one device over a block that does not change, without a halo and
-/// weights: those run over windows of its edges, if they are long enough.
-pub fn repeated_gather_passes([rows, edges, sources]: [usize; 3], d: usize) -> Option<[usize; 2]> {
-    EdgeWindows::pays([rows, edges, sources], d).then(|| EdgeWindows::pass([rows, edges, sources], d)).flatten()
+/// weights: those run over windows of its edges, if its rows are long enough. `sizes` are numbers of rows, edges and sources.
+pub fn repeated_gather_passes(sizes: [usize; 3], d: usize) -> Option<[usize; 2]> {
+    EdgeWindows::pass(sizes, d)
 }
 
 /// Sums over in-neighbours: `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, the sum of `x[u]`.

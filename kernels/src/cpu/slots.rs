@@ -58,9 +58,9 @@ type Writing = ArcRwLockWriteGuard<RawRwLock, Contents>;
 /// Bytes in use, freed buffers that are kept, and edges that are stored window by window.
 struct Account {
     // Invariant: used <= peak <= capacity, and used plus the spare bytes and those of the windows never exceed 1.5 times
-    // the peak nor, if the memory is the host's, the capacity. A simulated device that is full keeps spare buffers too: it has its memory at
-    // hand, as a GPU has. Without that margin, buffers of sizes that are not needed next would be returned to the host at the peak of
-    // every epoch, and come back as new pages that the system has to clear.
+    // the peak nor, if the memory is the host's, the capacity. A simulated device that is full keeps spare buffers too:
+    // it has its memory at hand, as a GPU has. Without that margin, buffers of sizes that are not needed next would be
+    // returned to the host at the peak of every epoch, and come back as new pages that the system has to clear.
     used: u64,
     peak: u64,
     spare: Vec<AlignedBytes>,
