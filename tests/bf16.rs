@@ -313,6 +313,7 @@ fn the_command_says_how_bf16_is_multiplied() {
         return;
     }
     assert!(said(&["--dtype", "bf16"]).contains("AVX512-BF16 (--matmul f32"));
+    assert!(said(&["--matmul", "bf16"]).contains("--matmul bf16 changes nothing here"));
     let folder = dir.path().join("run");
     said(&["--dtype", "bf16", "--matmul", "bf16", "--checkpoint", folder.to_str().unwrap()]);
     let record = std::fs::read_to_string(folder.join("best/run.json")).unwrap();

@@ -125,13 +125,6 @@ pub(super) fn strips(text: &str) -> std::result::Result<Strips, String> {
 pub(super) const NOTHING_CUT: &str = "--strips cuts nothing: a strip has at least 16 columns, and no matrix that a gather \
     reads or makes has so many for each; ask for fewer strips, or leave it at auto";
 
-/// Says that products are computed by an instruction that not every machine has, if they are.
-pub(in crate::cli) fn say_how_bf16_is_multiplied(matmul: Option<Matmul>) {
-    if matmul == Some(Matmul::Bf16) {
-        say("products of bf16 matrices by AVX512-BF16 (--matmul f32: slower, and the same bits on every CPU)");
-    }
-}
-
 /// Most strips of columns. A gather over more of them would mainly read the graph.
 const MOST_STRIPS: usize = 64;
 
@@ -156,6 +149,20 @@ impl PolicyArg {
 }
 
 impl DeviceArgs {
+    /// Says that products are computed by an instruction that not every machine has, if they are, or that `--matmul bf16`
+    /// has no effect.
+    pub(super) fn say_how_bf16_is_multiplied(&self, matmul: Option<Matmul>) {
+        match (matmul, self.matmul) {
+            (Some(Matmul::Bf16), _) => {
+                say("products of bf16 matrices by AVX512-BF16 (--matmul f32: slower, and the same bits on every CPU)");
+            }
+            (None, MatmulArg::Bf16) => {
+                say("--matmul bf16 changes nothing here: it is for rows stored as bf16 (--dtype bf16) on the CPU");
+            }
+            _ => {}
+        }
+    }
+
     pub(super) fn options(&self) -> Result<RunOptions> {
         let mut devices = Devices::parse(&self.devices)?;
         let exchange = self.layout.exchange(&self.devices, devices.count())?;

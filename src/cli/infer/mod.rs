@@ -10,7 +10,6 @@ use ndarray_npy::WriteNpyExt;
 use serde_json::json;
 
 use super::DeviceArgs;
-use super::device::say_how_bf16_is_multiplied;
 use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use super::reorder::{self, ReorderArgs, reordered};
@@ -87,7 +86,7 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
         predictor = predictor.dtype(dtype.float());
     }
     if !args.json {
-        say_how_bf16_is_multiplied(predictor.matmul());
+        args.device.say_how_bf16_is_multiplied(predictor.matmul());
     }
     let [data] = &args.data[..] else {
         if reorder != Reorder::default() {

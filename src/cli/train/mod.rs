@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::device::say_how_bf16_is_multiplied;
 use super::failure;
 use super::kernel_times::KernelWatch;
 use super::output::{self, json_line, percent, print, say};
@@ -63,7 +62,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     }
     if !args.output.json {
         say_what_is_cut(&trainer, args.training.strips);
-        say_how_bf16_is_multiplied(trainer.matmul());
+        args.device.say_how_bf16_is_multiplied(trainer.matmul());
     }
     if args.output.explain {
         let plan = trainer.explain();
