@@ -95,7 +95,7 @@ fn files_in(folder: &Path, data: &[String]) -> Result<Vec<PathBuf>> {
                 option: "out",
                 value: folder.display().to_string(),
                 expected: format!(
-                    "runs of their own for `{earlier}` and `{spec}`: both would write {}",
+                    "both `{earlier}` and `{spec}` would write {}; predict one of them in a run of its own",
                     path.display()
                 ),
             }),
