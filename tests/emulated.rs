@@ -313,13 +313,66 @@ fn what_is_missing_is_named() {
     assert!(said.contains("there is no GPU 7: this machine has 2"), "{said}");
     let said = refused(emulated().env("EMULATED_GPUS", "0"), &["--devices", "cuda:0"]);
     assert!(said.contains("there is no GPU 0: this machine has 0"), "{said}");
-    let said = refused(emulated().env("EMULATED_VERSION", "12040"), &["--devices", "cuda:0"]);
-    assert!(said.contains("driver for CUDA 12.8 or newer was not found: update it"), "{said}");
     let said = refused(emulated().env("EMULATED_BYTES", "100000"), &["--devices", "cuda:0", "--device-memory", "1GiB"]);
     assert!(said.contains("CUDA_ERROR_OUT_OF_MEMORY") && said.contains("--device-memory"), "{said}");
     let bad = Emulated { plant: Some("KERNEL(rows_1=>KERNEL(("), ..Emulated::default() };
     let said = refused(&mut bad.command(folder, LAPIDARY), &[&KARATE[..], &["--devices", "cuda:0"]].concat());
     assert!(said.contains("rows.cu does not compile"), "{said}");
+}
+
+#[test]
+fn libraries_that_do_not_fit_the_driver_or_the_gpu_are_named() {
+    let Some(folder) = emulator::folder() else { return };
+    // Without compiled kernels from before.
+    let emulated = |name, value| {
+        let mut command = Emulated::default().command(folder, LAPIDARY);
+        command.env(name, value).env("LAPIDARY_CACHE", "/dev/null");
+        command
+    };
+    let on_gpu = [&KARATE[..], &["--devices", "cuda:0"]].concat();
+    let said = refused(&mut emulated("EMULATED_VERSION", "11080"), &on_gpu);
+    assert!(said.contains("driver supports CUDA 11.8, but CUDA 12.0 is needed: update the driver"), "{said}");
+    let said = refused(&mut emulated("EMULATED_VERSION", "12040"), &on_gpu);
+    assert!(said.contains("(NVRTC 13.0) is newer than the driver (CUDA 12.4)"), "{said}");
+    assert!(said.contains("pip install nvidia-cuda-nvrtc-cu12"), "{said}");
+    let said = refused(&mut emulated("EMULATED_CAPABILITY", "70"), &on_gpu);
+    assert!(said.contains("makes no code for this GPU, whose compute capability is 7.0"), "{said}");
+    // The driver alone.
+    let driver = tempfile::tempdir().unwrap();
+    std::fs::copy(folder.join("libcuda.so.1"), driver.path().join("libcuda.so.1")).unwrap();
+    let said =
+        refused(Emulated::default().command(driver.path(), LAPIDARY).env("LAPIDARY_CACHE", "/dev/null"), &on_gpu);
+    assert!(said.contains("kernel compiler (libnvrtc) was not found") && said.contains("pip install"), "{said}");
+}
+
+#[test]
+fn auto_says_why_it_does_not_use_a_gpu() {
+    let Some(folder) = emulator::folder() else { return };
+    let mut command = Emulated::default().command(folder, LAPIDARY);
+    let output = command.env("EMULATED_VERSION", "11080").arg("train").args(KARATE).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("no GPU is used: NVIDIA's driver supports CUDA 11.8").count(), 1, "{said}");
+}
+
+#[test]
+#[ignore = "full: compiles the kernels for five kinds of machine"]
+fn older_drivers_newer_gpus_and_a_broken_blas_train_as_well() {
+    let Some(folder) = emulator::folder() else { return };
+    let on_gpu = [&KARATE[..], &["--devices", "cuda:0"]].concat();
+    let want = losses(&train(&mut Emulated::default().command(folder, LAPIDARY), &on_gpu));
+    let others: [&[(&str, &str)]; 4] = [
+        &[("EMULATED_VERSION", "12000"), ("EMULATED_COMPILER", "12000")],
+        // Machine code for an older GPU of the same major version, and assembly.
+        &[("EMULATED_CAPABILITY", "121")],
+        &[("EMULATED_CAPABILITY", "130")],
+        &[("EMULATED_BLAS", "0")],
+    ];
+    for other in others {
+        let mut command = Emulated { blas: true, ..Emulated::default() }.command(folder, LAPIDARY);
+        let got = losses(&train(command.envs(other.iter().copied()), &on_gpu));
+        assert!(pairs(&got, &want).all(|(got, want)| (got - want).abs() <= 1e-4 * (1.0 + want)), "{other:?}: {got:?}");
+    }
 }
 
 #[test]

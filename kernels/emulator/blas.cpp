@@ -1,13 +1,14 @@
 // An emulated cuBLAS: the products that Lapidary uses, over column-major matrices, in the simplest way.
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #define API extern "C" __attribute__((visibility("default")))
 
 API void emulated_push(void* stream, void (*run)(const void*), const void* data, size_t bytes);
 
-enum Result { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+enum Result { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 
 // The values of cudaDataType and cublasComputeType_t.
 enum Type { R_32F = 0, R_16BF = 14 };
@@ -69,7 +70,13 @@ static int queue(Handle* handle, const Product& p) {
     return SUCCESS;
 }
 
-API int cublasCreate_v2(Handle** handle) { return *handle = new Handle, SUCCESS; }
+// EMULATED_BLAS=0 makes it fail to start, as one for a newer driver does.
+API int cublasCreate_v2(Handle** handle) {
+    const char* starts = getenv("EMULATED_BLAS");
+    if (starts && strcmp(starts, "0") == 0) return NOT_INITIALIZED;
+    return *handle = new Handle, SUCCESS;
+}
+API int cublasGetProperty(int property, int* value) { return *value = property == 0 ? 13 : 0, SUCCESS; }
 API int cublasDestroy_v2(Handle* handle) { return delete handle, SUCCESS; }
 API int cublasSetStream_v2(Handle* handle, void* stream) { return handle->stream = stream, SUCCESS; }
 API int cublasSetWorkspace_v2(Handle*, void* at, size_t) { return (uintptr_t)at % 256 ? INVALID_VALUE : SUCCESS; }

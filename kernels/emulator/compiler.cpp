@@ -1,5 +1,5 @@
 // An emulated NVRTC. It compiles kernels with the C++ compiler, behind simt.h, and returns the resulting shared library
-// as machine code. EMULATED_ASAN=1 adds AddressSanitizer. EMULATED_PLANT="text=>other" changes the kernels first, so
+// as machine code. EMULATED_COMPILER is its version (13000). EMULATED_ASAN=1 adds AddressSanitizer. EMULATED_PLANT="text=>other" changes the kernels first, so
 // that a test can check whether a fault is found; it has no effect if the text is in no file.
 #include <dlfcn.h>
 #include <sys/wait.h>
@@ -13,7 +13,7 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 
-enum Result { SUCCESS = 0, INVALID_INPUT = 3, COMPILATION = 6 };
+enum Result { SUCCESS = 0, INVALID_INPUT = 3, INVALID_OPTION = 5, COMPILATION = 6 };
 
 struct Program {
     std::string source, name, log, code;
@@ -45,7 +45,16 @@ static std::string planted(std::string source) {
     return source;
 }
 
-API int nvrtcVersion(int* major, int* minor) { return *major = 13, *minor = 0, SUCCESS; }
+API int nvrtcVersion(int* major, int* minor) {
+    const char* text = getenv("EMULATED_COMPILER");
+    const int version = text ? atoi(text) : 13000;
+    return *major = version / 1000, *minor = version % 1000 / 10, SUCCESS;
+}
+
+// The compute capabilities of NVRTC 13.0.
+static const int KNOWN[] = {75, 80, 86, 89, 90, 100, 103, 110, 120};
+API int nvrtcGetNumSupportedArchs(int* count) { return *count = sizeof KNOWN / sizeof KNOWN[0], SUCCESS; }
+API int nvrtcGetSupportedArchs(int* known) { return memcpy(known, KNOWN, sizeof KNOWN), SUCCESS; }
 
 API int nvrtcCreateProgram(Program** out, const char* source, const char* name, int, const char**, const char**) {
     *out = new Program{planted(source), name ? name : "kernels", "", ""};
@@ -58,7 +67,20 @@ API int nvrtcDestroyProgram(Program** program) {
     return SUCCESS;
 }
 
-API int nvrtcCompileProgram(Program* program, int, const char**) {
+// Returns whether the target is one that this compiler knows.
+static bool knows(int count, const char** options) {
+    for (int i = 0; i < count; ++i) {
+        const std::string option = options[i];
+        if (option.find("--gpu-architecture=") != 0) continue;
+        const int target = atoi(option.c_str() + option.find('_') + 1);
+        for (const int known : KNOWN)
+            if (known == target) return true;
+    }
+    return false;
+}
+
+API int nvrtcCompileProgram(Program* program, int count, const char** options) {
+    if (!knows(count, options)) return program->log = "an unknown target", INVALID_OPTION;
     char folder[] = "/tmp/lapidary-emulated-XXXXXX";
     if (!mkdtemp(folder)) return INVALID_INPUT;
     const std::string base = std::string(folder) + "/kernels";
@@ -83,4 +105,7 @@ API int nvrtcGetCUBINSize(Program* program, size_t* size) { return *size = progr
 API int nvrtcGetCUBIN(Program* program, char* code) {
     return memcpy(code, program->code.data(), program->code.size()), SUCCESS;
 }
+// Assembly is the same library, too.
+API int nvrtcGetPTXSize(Program* program, size_t* size) { return nvrtcGetCUBINSize(program, size); }
+API int nvrtcGetPTX(Program* program, char* code) { return nvrtcGetCUBIN(program, code); }
 API const char* nvrtcGetErrorString(int result) { return result == COMPILATION ? "compilation" : "emulated error"; }

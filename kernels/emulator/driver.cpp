@@ -175,8 +175,13 @@ API int cuDeviceGetName(char* name, int bytes, int) {
 }
 API int cuDeviceGetAttribute(int* value, int attribute, int) {
     enum { L2_CACHE_SIZE = 38, COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76, POOLS = 115 };
-    *value = attribute == L2_CACHE_SIZE ? int(number_of("EMULATED_CACHE", 4 << 20)) : attribute == COMPUTE_MAJOR || attribute == POOLS;
-    return SUCCESS;
+    const int capability = int(number_of("EMULATED_CAPABILITY", 90));
+    switch (attribute) {
+        case L2_CACHE_SIZE: return *value = int(number_of("EMULATED_CACHE", 4 << 20)), SUCCESS;
+        case COMPUTE_MAJOR: return *value = capability / 10, SUCCESS;
+        case COMPUTE_MINOR: return *value = capability % 10, SUCCESS;
+        default: return *value = attribute == POOLS, SUCCESS;
+    }
 }
 API int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = number_of("EMULATED_BYTES", 2l << 30), SUCCESS; }
 API int cuMemGetInfo_v2(size_t* free, size_t* total) {
@@ -384,7 +389,8 @@ API int cuEventQuery(Event* event) {
     step();
     return event->happened >= event->recorded ? SUCCESS : NOT_READY;
 }
-API int cuEventElapsedTime_v2(float* ms, Event* from, Event* to) {
+// Not cuEventElapsedTime_v2, which drivers before 12.8 do not have.
+API int cuEventElapsedTime(float* ms, Event* from, Event* to) {
     Guard guard(lock);
     if (from->happened < from->recorded || to->happened < to->recorded) return NOT_READY;
     return *ms = float(to->ms - from->ms), SUCCESS;

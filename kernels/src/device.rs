@@ -203,8 +203,8 @@ pub trait Device: Send {
         groups[0].iter().try_for_each(|&event| self.wait(event)).map(|()| 0)
     }
 
-    /// Returns what the device measured to choose between two ways to run a call, one line of text each.
-    fn autotuned(&self) -> Vec<String> {
+    /// Returns what the device chose by itself, and why: libraries, and ways to run a call. One line of text each.
+    fn choices(&self) -> Vec<String> {
         Vec::new()
     }
 

@@ -2,6 +2,7 @@
 
 use crate::slot::Slot;
 use crate::storage_type::DType;
+use crate::version::Version;
 
 /// The result of a device call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -138,6 +139,37 @@ pub enum Error {
     NoLibrary {
         /// The library.
         library: &'static str,
+        /// Advice for the user.
+        advice: &'static str,
+    },
+    /// NVIDIA's driver lacks functions that are used.
+    #[error("NVIDIA's driver supports CUDA {driver}, but CUDA {oldest} is needed: update the driver")]
+    OldDriver {
+        /// The newest CUDA that the driver supports.
+        driver: Version,
+        /// The oldest that would do.
+        oldest: Version,
+    },
+    /// NVIDIA's driver does not load what a newer kernel compiler makes.
+    #[error(
+        "the kernel compiler (NVRTC {compiler}) is newer than the driver (CUDA {driver}): update the driver, or run \
+         `pip install nvidia-cuda-nvrtc-cu{}` and name its folder in LD_LIBRARY_PATH in place of the newer one's", driver.major
+    )]
+    NewCompiler {
+        /// The version of the kernel compiler.
+        compiler: Version,
+        /// The newest CUDA that the driver supports.
+        driver: Version,
+    },
+    /// The kernel compiler does not know this kind of GPU.
+    #[error(
+        "the kernel compiler (NVRTC {compiler}) makes no code for this GPU, whose compute capability is {gpu}: {advice}"
+    )]
+    NoTarget {
+        /// The version of the kernel compiler.
+        compiler: Version,
+        /// The compute capability of the GPU.
+        gpu: Version,
         /// Advice for the user.
         advice: &'static str,
     },

@@ -27,6 +27,7 @@ pub mod storage_type;
 #[doc(hidden)] // shared with the runtime
 pub mod sync;
 mod team;
+pub mod version;
 pub mod view;
 
 pub use cpu::{CpuDevice, linear_weight_grad_workspace_bytes};
@@ -43,4 +44,5 @@ pub use semaphore::Semaphore;
 pub use sim::{SimDevice, SimSpeed};
 pub use step::{AdamStep, SgdStep};
 pub use storage_type::StorageType;
+pub use version::Version;
 pub use view::{BlockView, MatMut, MatView, MultiTargets, Targets};

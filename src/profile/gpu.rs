@@ -54,10 +54,10 @@ impl Bench {
         Ok(Mat::f32(slot, rows, cols))
     }
 
-    /// Returns what the device autotuned.
+    /// Returns what the device chose by itself.
     #[cfg(feature = "command")]
-    pub(crate) fn autotuned(&self) -> Vec<String> {
-        self.device.autotuned()
+    pub(crate) fn choices(&self) -> Vec<String> {
+        self.device.choices()
     }
 
     /// Frees slots.

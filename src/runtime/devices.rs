@@ -3,7 +3,7 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use bytesize::ByteSize;
 use lapidary_kernels::{CpuDevice, Device, Matmul, Semaphore, SimDevice, SimSpeed, cuda};
@@ -167,10 +167,16 @@ impl Devices {
         Self::of(DeviceKind::Cuda(ordinals.to_vec()), ordinals.len())
     }
 
-    /// Returns every GPU, or the CPU if there is none.
+    /// Returns every GPU, or the CPU if there is none. A driver that is there but cannot be used is warned of.
     pub fn auto() -> Self {
-        // Without a driver there are no GPUs, whatever the reason.
-        let ordinals: Vec<u32> = cuda::gpus().unwrap_or_default().iter().map(|gpu| gpu.ordinal).collect();
+        let gpus = cuda::gpus().unwrap_or_else(|error| {
+            if !matches!(error, lapidary_kernels::Error::NoLibrary { .. } | lapidary_kernels::Error::NotBuilt { .. }) {
+                static ONCE: Once = Once::new();
+                ONCE.call_once(|| tracing::warn!("no GPU is used: {error}"));
+            }
+            Vec::new()
+        });
+        let ordinals: Vec<u32> = gpus.iter().map(|gpu| gpu.ordinal).collect();
         if ordinals.is_empty() { Self::cpu() } else { Self::cuda(&ordinals) }
     }
 
@@ -388,7 +394,7 @@ impl Devices {
 
     fn gpu_budgets(&self, ordinals: &[u32], memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
         let missing = |name: String, source| Error::Device { device: name, op: "looking for it".into(), source };
-        let gpus = cuda::gpus().map_err(|source| Error::NoGpus {
+        cuda::gpus().map_err(|source| Error::NoGpus {
             option: "devices",
             value: self.to_string(),
             instead: "`cpu` needs none".into(),
@@ -398,12 +404,12 @@ impl Devices {
             let sharing = ordinals.iter().filter(|&&other| other == ordinal).count();
             let before = ordinals[..i].iter().filter(|&&other| other == ordinal).count();
             let name = if sharing == 1 { format!("cuda:{ordinal}") } else { format!("cuda:{ordinal}.{before}") };
-            let Some(gpu) = gpus.iter().find(|gpu| gpu.ordinal == ordinal) else {
-                let none = lapidary_kernels::Error::NoGpu { ordinal, count: gpus.len() as u32 };
-                return Err(missing(name, Box::new(none)));
+            let free_bytes = match cuda::free_bytes(ordinal) {
+                Err(source) => return Err(missing(name, Box::new(source))),
+                Ok(free_bytes) => free_bytes,
             };
-            let reserve_bytes = RESERVE_BYTES + gpu.free_bytes / RESERVE_PART;
-            let share_bytes = gpu.free_bytes.saturating_sub(reserve_bytes) / sharing as u64;
+            let reserve_bytes = RESERVE_BYTES + free_bytes / RESERVE_PART;
+            let share_bytes = free_bytes.saturating_sub(reserve_bytes) / sharing as u64;
             let capacity_bytes = memory.map_or(share_bytes, |memory| memory.as_u64());
             Ok(DeviceBudget { name, capacity_bytes, in_place: false })
         };

@@ -8,10 +8,11 @@ use cudarc::cublas::sys::{self, cublasOperation_t as Op, cudaDataType as Type};
 use cudarc::driver::{CudaContext, CudaStream};
 use parking_lot::Mutex;
 
-use super::driver::Named;
+use super::driver::{self, Named};
 use super::slots::Pool;
 use crate::error::Result;
 use crate::storage_type::StorageType;
+use crate::version::Version;
 
 /// `out [m, n] = op(a) * op(b)`, or `+=`, over row-major matrices of the same storage type. A transposed operand is stored as its
 /// transpose.
@@ -43,53 +44,55 @@ impl DenseProduct {
 /// allocate memory at any time, even while a graph is captured.
 const WORKSPACE_BYTES: u64 = 32 << 20;
 
-/// cuBLAS on one stream. It is started at its first use.
+/// cuBLAS on one stream.
 pub(super) struct Blas {
+    version: Version,
+    handle: Mutex<Handle>,
+    workspace: u64,
     pool: Pool,
-    started: Mutex<Option<Started>>,
 }
 
-struct Started {
-    handle: sys::cublasHandle_t,
-    workspace: u64,
-}
+struct Handle(sys::cublasHandle_t);
 
 // SAFETY: the handle may be used from any thread, one at a time, on which the context is current.
-unsafe impl Send for Started {}
+unsafe impl Send for Handle {}
 
 impl Blas {
+    /// Starts cuBLAS. It does so when the device is opened, so that one that does not work is known before the first
+    /// product, and nothing is allocated while a graph is captured.
+    ///
     /// # Errors
-    /// [`crate::Error::Cuda`].
-    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        Ok(Self { pool: Pool::new(context)?, started: Mutex::default() })
-    }
-
-    fn start(&self, stream: &Arc<CudaStream>) -> Result<Started> {
-        let handle = result::create_handle().during("starting cuBLAS")?;
-        let started = Started { handle, workspace: self.pool.take(WORKSPACE_BYTES)? };
-        // SAFETY: the handle was just made; stream and memory live until `self` is dropped, and nothing else uses the
+    /// [`Error::NoLibrary`](crate::Error::NoLibrary), [`Error::Cuda`](crate::Error::Cuda).
+    pub(super) fn start(context: &Arc<CudaContext>, stream: &Arc<CudaStream>) -> Result<Self> {
+        const CALL: &str = "starting cuBLAS";
+        let version = driver::find_blas()?;
+        let pool = Pool::new(context)?;
+        context.bind_to_thread().during(CALL)?;
+        let handle = result::create_handle().during(CALL)?;
+        // From here on, a failure destroys the handle.
+        let mut blas = Self { version, handle: Mutex::new(Handle(handle)), workspace: 0, pool };
+        blas.workspace = blas.pool.take(WORKSPACE_BYTES)?;
+        // SAFETY: the handle was just made; stream and memory live until `blas` is dropped, and nothing else uses the
         // memory.
         // The order matters: setting the stream resets the workspace.
         unsafe {
-            result::set_stream(handle, stream.cu_stream().cast()).during("starting cuBLAS")?;
-            let room = started.workspace as *mut c_void;
-            sys::cublasSetWorkspace_v2(handle, room, WORKSPACE_BYTES as usize)
-                .result()
-                .during("setting the workspace of cuBLAS")?;
+            result::set_stream(handle, stream.cu_stream().cast()).during(CALL)?;
+            let room = blas.workspace as *mut c_void;
+            sys::cublasSetWorkspace_v2(handle, room, WORKSPACE_BYTES as usize).result().during(CALL)?;
         }
-        Ok(started)
+        Ok(blas)
+    }
+
+    pub(super) fn version(&self) -> Version {
+        self.version
     }
 
     /// Queues a product of [suitable](DenseProduct::suits_blas) size.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
-    pub(super) fn product(&self, stream: &Arc<CudaStream>, product: &DenseProduct) -> Result<()> {
-        let mut started = self.started.lock();
-        let Started { handle, .. } = match &mut *started {
-            Some(started) => started,
-            none => none.insert(self.start(stream)?),
-        };
+    pub(super) fn product(&self, product: &DenseProduct) -> Result<()> {
+        let handle = self.handle.lock();
         let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, adds, stored, made } = *product;
         let op = |transposed| if transposed { Op::CUBLAS_OP_T } else { Op::CUBLAS_OP_N };
         let width = |transposed, rows: usize, cols: usize| if transposed { rows as i32 } else { cols as i32 };
@@ -101,9 +104,9 @@ impl Blas {
             let made = if made == StorageType::F32 { Type::CUDA_R_32F } else { Type::CUDA_R_16BF };
             // SAFETY: as below; the types are those of the buffers.
             return unsafe {
-                sys::cublasSetMathMode(*handle, IN_F32).result().during("asking cuBLAS for f32 sums")?;
+                sys::cublasSetMathMode(handle.0, IN_F32).result().during("asking cuBLAS for f32 sums")?;
                 result::gemm_ex(
-                    *handle,
+                    handle.0,
                     op(b_transposed),
                     op(a_transposed),
                     n as i32,
@@ -130,7 +133,7 @@ impl Blas {
         // returns (the handle has the default pointer mode, which is the host's).
         unsafe {
             result::sgemm(
-                *handle,
+                handle.0,
                 op(b_transposed),
                 op(a_transposed),
                 n as i32,
@@ -152,10 +155,8 @@ impl Blas {
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        if let Some(Started { handle, workspace }) = self.started.get_mut().take() {
-            // SAFETY: the handle was made by `start` and is not used any more. A failure only leaks it.
-            let _ = unsafe { result::destroy_handle(handle) };
-            let _ = self.pool.give_back(workspace);
-        }
+        // SAFETY: the handle was made by `start` and is not used any more. A failure only leaks it.
+        let _ = unsafe { result::destroy_handle(self.handle.get_mut().0) };
+        let _ = self.pool.give_back(self.workspace);
     }
 }

@@ -1,18 +1,20 @@
-//! The kernel sources, and their compilation by NVRTC for one GPU architecture.
+//! The kernel sources, and their compilation by NVRTC for one kind of GPU.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_char};
+use std::fmt;
 
 use cudarc::nvrtc::{result, sys};
 
 use super::driver::{self, Named};
 use crate::error::{Error, Result};
 use crate::storage_type::StorageType;
+use crate::version::Version;
 
 /// The text that precedes every file.
 const COMMON: &str = include_str!("common.cuh");
 
-/// Compiler options; `ci/cubin` reads the same file.
-const OPTIONS: &str = include_str!("options.txt");
+/// Compiler options, without the target; `ci/cubin` reads the same file.
+pub(super) const OPTIONS: &str = include_str!("options.txt");
 
 /// A source file of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,44 +87,144 @@ impl Text {
     }
 }
 
-/// Returns the compiler options for an architecture, such as `sm_90`.
-pub(super) fn options(architecture: &str) -> Vec<String> {
-    let fixed = OPTIONS.split_whitespace().map(str::to_owned);
-    fixed.chain([format!("--gpu-architecture={architecture}")]).collect()
+/// The kind of code that the compiler makes for a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// Machine code for a compute capability, such as 90, that runs on later ones of the same major version.
+    Machine(u32),
+    /// Assembly for a compute capability, which the driver compiles for any later one.
+    Assembly(u32),
 }
 
-/// Compiles a file to machine code.
+/// Capabilities of Tegra's GPUs. Their machine code is only for themselves.
+const TEGRA: [u32; 6] = [53, 62, 72, 87, 101, 110];
+
+impl Target {
+    /// Returns the best target for a GPU among the capabilities that the compiler knows; `None` if all are newer than
+    /// the GPU.
+    fn best(gpu: Version, known: &[u32]) -> Option<Self> {
+        let capability = 10 * gpu.major + gpu.minor;
+        let runs = |known: &u32| *known == capability || !TEGRA.contains(&capability) && !TEGRA.contains(known);
+        let older = || known.iter().copied().filter(|&known| known <= capability);
+        let machine = older().filter(|known| known / 10 == gpu.major && runs(known)).max();
+        machine.map(Self::Machine).or_else(|| older().max().map(Self::Assembly))
+    }
+
+    /// Returns the best target for a GPU among those of the installed compiler.
+    ///
+    /// # Errors
+    /// [`Error::NoLibrary`], [`Error::NewCompiler`], [`Error::NoTarget`], [`Error::Cuda`].
+    pub(super) fn of(gpu: Version) -> Result<Self> {
+        let compiler = driver::find_compiler()?;
+        let advice = match gpu.major {
+            ..=7 => "run `pip install nvidia-cuda-nvrtc-cu12`, and name its folder in LD_LIBRARY_PATH alone",
+            _ => "install another CUDA",
+        };
+        Self::best(gpu, &known()?).ok_or(Error::NoTarget { compiler, gpu, advice })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machine(capability) => write!(f, "sm_{capability}"),
+            Self::Assembly(capability) => write!(f, "compute_{capability}"),
+        }
+    }
+}
+
+/// Returns the compute capabilities that the installed compiler knows.
+fn known() -> Result<Vec<u32>> {
+    const CALL: &str = "asking for the GPUs that the kernel compiler knows";
+    let mut count = 0;
+    // SAFETY: the number is written before the call returns.
+    unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) }.result().during(CALL)?;
+    let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: NVRTC writes as many numbers as it just said.
+    unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) }.result().during(CALL)?;
+    Ok(known.into_iter().map(i32::unsigned_abs).collect())
+}
+
+/// Returns the compiler options for a target.
+fn options(target: Target) -> Vec<String> {
+    let fixed = OPTIONS.split_whitespace().map(str::to_owned);
+    fixed.chain([format!("--gpu-architecture={target}")]).collect()
+}
+
+/// Compiles a file. The driver loads what this returns.
 ///
 /// # Errors
-/// [`Error::NoLibrary`]; [`Error::Compile`] with the compiler's log; [`Error::Cuda`].
-pub(super) fn compile(file: Text, architecture: &str) -> Result<Vec<u8>> {
+/// [`Error::NoLibrary`], [`Error::NewCompiler`]; [`Error::Compile`] with the compiler's log; [`Error::Cuda`].
+pub(super) fn compile(file: Text, target: Target) -> Result<Vec<u8>> {
     driver::find_compiler()?;
     let text = |text: &str| CString::new(text).expect("no kernel's text has a NUL");
     let (source, name) = (text(&file.source()), text(file.name()));
     let program = Program(result::create_program(&source, Some(&name)).during("reading kernels")?);
     // SAFETY: the program lives until the end of this function; the options do not need to.
-    let compiled = unsafe { result::compile_program(program.0, &options(architecture)) };
+    let compiled = unsafe { result::compile_program(program.0, &options(target)) };
     if compiled.is_err() {
         // SAFETY: the program still exists; the log is a NUL-terminated text.
         let log = unsafe { result::get_program_log(program.0) }.unwrap_or_default();
         let log = log.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect::<Vec<_>>();
         return Err(Error::Compile { file: file.name(), log: String::from_utf8_lossy(&log).into_owned() });
     }
-    let mut len = 0;
-    // SAFETY: the length is written before the call returns.
-    unsafe { sys::nvrtcGetCUBINSize(program.0, &mut len) }.result().during("asking for machine code")?;
-    let mut code = vec![0u8; len];
-    // SAFETY: NVRTC writes as many bytes as it just returned as the size.
-    unsafe { sys::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast()) }.result().during("asking for machine code")?;
-    Ok(code)
+    match target {
+        Target::Machine(_) => program.code(sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN),
+        Target::Assembly(_) => program.code(sys::nvrtcGetPTXSize, sys::nvrtcGetPTX),
+    }
 }
 
 /// A program of NVRTC. It is destroyed on drop.
 struct Program(sys::nvrtcProgram);
 
+impl Program {
+    /// Returns the code of a compiled program, by the functions for its size and its bytes.
+    fn code(
+        &self,
+        size: unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult,
+        bytes: unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult,
+    ) -> Result<Vec<u8>> {
+        const CALL: &str = "asking for compiled kernels";
+        let mut len = 0;
+        // SAFETY: the length is written before the call returns.
+        unsafe { size(self.0, &mut len) }.result().during(CALL)?;
+        let mut code = vec![0u8; len];
+        // SAFETY: NVRTC writes as many bytes as it just returned as the size.
+        unsafe { bytes(self.0, code.as_mut_ptr().cast()) }.result().during(CALL)?;
+        Ok(code)
+    }
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: it was created by `compile` and is not used any more. A failure only leaks it.
         let _ = unsafe { result::destroy_program(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_gets_the_newest_code_that_runs_on_it() {
+        const NVRTC_12_8: [u32; 12] = [50, 60, 61, 70, 75, 80, 86, 89, 90, 100, 101, 120];
+        const NVRTC_13_0: [u32; 9] = [75, 80, 86, 89, 90, 100, 103, 110, 120];
+        let best = |major, minor, known: &[u32]| Target::best(Version { major, minor }, known);
+        assert_eq!(best(9, 0, &NVRTC_12_8), Some(Target::Machine(90)));
+        assert_eq!(best(8, 9, &NVRTC_12_8), Some(Target::Machine(89)));
+        // Unknown to the compiler, but a later one of a major version that it knows.
+        assert_eq!(best(10, 3, &NVRTC_12_8), Some(Target::Machine(100)));
+        assert_eq!(best(12, 1, &NVRTC_12_8), Some(Target::Machine(120)));
+        // A major version that it does not know, and a GPU that runs no other's machine code.
+        assert_eq!(best(8, 7, &NVRTC_12_8), Some(Target::Assembly(86)));
+        assert_eq!(best(11, 0, &NVRTC_12_8), Some(Target::Assembly(101)));
+        assert_eq!(best(7, 0, &NVRTC_13_0), None);
+    }
+
+    #[test]
+    fn targets_have_the_names_of_the_compiler() {
+        let names = [Target::Machine(90), Target::Assembly(101)].map(|target| target.to_string());
+        assert_eq!(names, ["sm_90", "compute_101"]);
     }
 }

@@ -1,7 +1,9 @@
 //! A GPU as a [`Device`].
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cudarc::driver::CudaContext;
 use parking_lot::Mutex;
 
 use super::batch::Batch;
@@ -39,8 +41,8 @@ pub(super) struct CudaDevice {
 impl CudaDevice {
     /// # Errors
     /// [`Error::Cuda`], [`Error::LaneThread`].
-    pub(super) fn new(name: &str, ordinal: u32, capacity_bytes: u64) -> Result<Self> {
-        let lanes = Lanes::new(name, CudaEngine::new(ordinal, capacity_bytes)?)?;
+    pub(super) fn new(name: &str, context: Arc<CudaContext>, capacity_bytes: u64) -> Result<Self> {
+        let lanes = Lanes::new(name, CudaEngine::new(context, capacity_bytes)?)?;
         Ok(Self {
             name: name.to_owned(),
             peer_reads: PeerReads::new(lanes.shared_engine()),
@@ -257,8 +259,12 @@ impl Device for CudaDevice {
         self.lanes.has_happened(event) && self.engine().has_happened(event)
     }
 
-    fn autotuned(&self) -> Vec<String> {
-        self.engine().autotune.told()
+    fn choices(&self) -> Vec<String> {
+        let products = match &self.engine().blas {
+            Ok(blas) => format!("products by cuBLAS {}", blas.version()),
+            Err(error) => format!("products by Lapidary's own kernels, because {error}"),
+        };
+        std::iter::once(products).chain(self.engine().autotune.told()).collect()
     }
 
     fn capacity_bytes(&self) -> u64 {

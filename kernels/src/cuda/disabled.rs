@@ -1,6 +1,6 @@
 //! The stand-in for a build without the feature `cuda`.
 
-use super::gpu::Gpu;
+use super::gpu::{Gpu, Libraries};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
@@ -9,6 +9,20 @@ use crate::error::{Error, Result};
 /// # Errors
 /// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
 pub fn gpus() -> Result<Vec<Gpu>> {
+    Err(Error::NotBuilt { feature: "cuda" })
+}
+
+/// Returns NVIDIA's libraries, of which this build uses none: it has no `cuda` feature.
+pub fn libraries() -> Libraries {
+    let not_built = || Err(Error::NotBuilt { feature: "cuda" });
+    Libraries { driver: not_built(), compiler: not_built(), blas: not_built() }
+}
+
+/// Returns the free bytes of a GPU's memory.
+///
+/// # Errors
+/// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
+pub fn free_bytes(_ordinal: u32) -> Result<u64> {
     Err(Error::NotBuilt { feature: "cuda" })
 }
 

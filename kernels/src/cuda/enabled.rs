@@ -63,7 +63,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, result, sys};
 use parking_lot::Mutex;
 
-use super::gpu::Gpu;
+use super::gpu::{Gpu, Libraries};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use device::CudaDevice;
@@ -72,9 +72,26 @@ use driver::Named;
 /// Lists the GPUs of this machine in the driver's order; the list can be empty.
 ///
 /// # Errors
-/// [`Error::NoLibrary`] without a driver; [`Error::Cuda`] when the driver fails.
+/// [`Error::NoLibrary`] or [`Error::OldDriver`] without a driver that can be used; [`Error::Cuda`] when the driver fails.
 pub fn gpus() -> Result<Vec<Gpu>> {
     (0..count()?).map(describe).collect()
+}
+
+/// Returns NVIDIA's libraries on this machine.
+pub fn libraries() -> Libraries {
+    Libraries { driver: driver::find(), compiler: driver::find_compiler(), blas: driver::find_blas() }
+}
+
+/// Returns the free bytes of a GPU's memory. The first call for a GPU takes a good part of a second and some of its
+/// memory, until the program ends.
+///
+/// # Errors
+/// [`Error::NoLibrary`] or [`Error::OldDriver`] without a driver that can be used; [`Error::NoGpu`]; [`Error::Cuda`]
+/// when the driver fails.
+pub fn free_bytes(ordinal: u32) -> Result<u64> {
+    check_ordinals(&[ordinal])?;
+    let [free, _] = keep_context(ordinal)?.mem_get_info().during("asking for a GPU's memory")?.into();
+    Ok(free as u64)
 }
 
 fn count() -> Result<u32> {
@@ -85,16 +102,18 @@ fn count() -> Result<u32> {
     }
 }
 
+/// Asks only the driver: a context would take a good part of a second for each GPU.
 fn describe(ordinal: u32) -> Result<Gpu> {
-    let context = CudaContext::new(ordinal as usize).during("opening a GPU")?;
-    let name = context.name().during("asking for a GPU's name")?;
-    let (free, total) = context.mem_get_info().during("asking for a GPU's memory")?;
-    let cache_bytes = driver::cache_bytes(&context)?;
-    Ok(Gpu { ordinal, name, total_bytes: total as u64, free_bytes: free as u64, cache_bytes })
+    let gpu = result::device::get(ordinal as i32).during("looking for a GPU")?;
+    let name = result::device::get_name(gpu).during("asking for a GPU's name")?;
+    // SAFETY: the GPU exists, as its handle shows.
+    let total_bytes = unsafe { result::device::total_mem(gpu) }.during("asking for a GPU's memory")? as u64;
+    let (capability, cache_bytes) = (driver::capability(gpu)?, driver::cache_bytes(gpu)?);
+    Ok(Gpu { ordinal, name, capability, total_bytes, cache_bytes })
 }
 
-/// Returns the context of a GPU, and keeps it until the program ends. Creating a context takes a good part of a second,
-/// and it would be lost when the last device on the GPU is closed.
+/// Returns the context of a GPU, which all devices on it share, and keeps it until the program ends. Creating a context
+/// takes a good part of a second, and it would be lost when the last device on the GPU is closed.
 fn keep_context(ordinal: u32) -> Result<Arc<CudaContext>> {
     static KEPT: Mutex<BTreeMap<u32, Arc<CudaContext>>> = Mutex::new(BTreeMap::new());
     Ok(match KEPT.lock().entry(ordinal) {
@@ -115,7 +134,7 @@ fn check_ordinals(ordinals: &[u32]) -> Result<()> {
 /// Returns whether each of these GPUs can read the memory of all others. The same number may occur more than once.
 ///
 /// # Errors
-/// [`Error::NoLibrary`] without a driver; [`Error::NoGpu`]; [`Error::Cuda`] when the driver fails.
+/// [`Error::NoLibrary`] or [`Error::OldDriver`] without a driver that can be used; [`Error::NoGpu`]; [`Error::Cuda`] when the driver fails.
 pub fn reach_each_other(ordinals: &[u32]) -> Result<bool> {
     check_ordinals(ordinals)?;
     for &reader in ordinals {
@@ -142,9 +161,8 @@ pub fn link(ordinals: &[u32]) -> Result<()> {
 /// opened more than once: each device has its own capacity and lanes.
 ///
 /// # Errors
-/// [`Error::NoLibrary`] without a driver; [`Error::NoGpu`]; [`Error::Cuda`] when the driver fails.
+/// [`Error::NoLibrary`] or [`Error::OldDriver`] without a driver that can be used; [`Error::NoGpu`]; [`Error::Cuda`] when the driver fails.
 pub fn open(name: &str, ordinal: u32, capacity_bytes: u64) -> Result<Box<dyn Device>> {
     check_ordinals(&[ordinal])?;
-    keep_context(ordinal)?;
-    Ok(Box::new(CudaDevice::new(name, ordinal, capacity_bytes)?))
+    Ok(Box::new(CudaDevice::new(name, keep_context(ordinal)?, capacity_bytes)?))
 }

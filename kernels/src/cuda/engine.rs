@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cudarc::driver::{CudaContext, CudaEvent, result, sys};
 use parking_lot::Mutex;
@@ -34,11 +34,11 @@ pub(super) struct CudaEngine {
     pub(super) peer_faults: Faults,
     graphs: Mutex<Graphs>,
     pub(super) staging: [Staging; 2],
-    pub(super) has_blas: bool,
     /// Bytes of the L2 cache.
     pub(super) cache_bytes: usize,
     pub(super) autotune: Autotune,
-    blas: Blas,
+    /// cuBLAS, or why it cannot be used.
+    pub(super) blas: Result<Blas>,
     modules: Modules,
     scratch: Mutex<Scratch>,
     events: [Events; LANES.len()],
@@ -57,8 +57,8 @@ struct Scratch {
 impl CudaEngine {
     /// # Errors
     /// [`crate::Error::Cuda`].
-    pub(super) fn new(ordinal: u32, capacity_bytes: u64) -> Result<Self> {
-        let context = CudaContext::new(ordinal as usize).during("opening a GPU")?;
+    pub(super) fn new(context: Arc<CudaContext>, capacity_bytes: u64) -> Result<Self> {
+        let events = [Events::new(&context)?, Events::new(&context)?, Events::new(&context)?];
         Ok(Self {
             slots: Slots::new(&context, capacity_bytes)?,
             faults: Faults::new()?,
@@ -66,13 +66,12 @@ impl CudaEngine {
             peer_faults: Faults::new()?,
             graphs: Mutex::default(),
             staging: [Staging::new(&context), Staging::new(&context)],
-            has_blas: driver::has_blas(),
-            cache_bytes: driver::cache_bytes(&context)? as usize,
+            cache_bytes: driver::cache_bytes(context.cu_device())? as usize,
             autotune: Autotune::default(),
-            blas: Blas::new(&context)?,
+            blas: Blas::start(&context, &events[0].stream),
             modules: Modules::new(&context)?,
             scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, rooms: Vec::new() }),
-            events: [Events::new(&context)?, Events::new(&context)?, Events::new(&context)?],
+            events,
             recorder: Recorder::default(),
             context,
         })
@@ -97,7 +96,7 @@ impl CudaEngine {
         let stream = &self.events[0].stream;
         tasks.iter().try_for_each(|task| match task {
             Task::Kernel(call) => self.modules.launch(stream, call),
-            Task::Product(product) => self.blas.product(stream, product),
+            Task::Product(product) => self.blas.as_ref().expect("`prepare` asked for it").product(product),
             Task::Trial { shape, columns, calls } => self.try_both(*shape, *columns, calls),
             Task::Zero { address, bytes } => {
                 // SAFETY: `prepare` checked that the buffer has as many bytes.
@@ -116,8 +115,7 @@ impl CudaEngine {
                 let start = self.timestamp(0)?;
                 self.modules.launch(stream, call)?;
                 let end = self.timestamp(0)?;
-                end.synchronize().during("waiting for the GPU")?;
-                *seconds = f64::from(start.elapsed_ms(&end).during("asking for the time")?) / 1e3;
+                *seconds = driver::elapsed(&start, &end)?.as_secs_f64();
             }
         }
         self.autotune.keep(shape, columns, seconds);
@@ -176,10 +174,7 @@ impl CudaEngine {
     pub(super) fn take_spans(&self) -> Vec<Span> {
         let timed = std::mem::take(&mut *self.recorder.timed.lock());
         let Some((event, start)) = &*self.recorder.start.lock() else { return Vec::new() };
-        let after = |end: &CudaEvent| {
-            let elapsed_ms = event.elapsed_ms(end).ok()?;
-            Some(*start + Duration::try_from_secs_f64(f64::from(elapsed_ms) / 1e3).ok()?)
-        };
+        let after = |end: &CudaEvent| Some(*start + driver::elapsed(event, end).ok()?);
         let span = |(job, lane, [start, end]): (Event, usize, [CudaEvent; 2])| {
             let start = after(&start)?;
             Some(Span { event: job, lane: LANES[lane], start, ready: start, end: after(&end)? })

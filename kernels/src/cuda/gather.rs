@@ -10,6 +10,9 @@ use super::rows::{WARP, Width, columns, pack_steps};
 use crate::error::{Error, Result};
 use crate::op::call::Call;
 
+/// Most blocks in the second dimension of a grid.
+const MOST_SLICES: u32 = 65_535;
+
 /// Returns the kernel name for a vector width and a number of tiles; see the end of `gather.cu`.
 fn gather_name(vector: usize, tiles: usize, weighted: bool) -> &'static str {
     match (vector, tiles, weighted) {
@@ -108,6 +111,7 @@ impl Plan<'_> {
         // A trial runs twice, which a launch that adds to its own output must not.
         let columns = columns_at_a_time(&shape, cache_bytes).filter(|_| args.sum != args.out);
         let narrow = columns.and_then(|columns| Some((columns, launch(columns)?)));
+        let narrow = narrow.filter(|(_, call)| call.grid.1 <= MOST_SLICES);
         let chosen = match (whole, narrow) {
             (Some(whole), Some((columns, narrow))) => match self.engine().autotune.by_columns(&shape) {
                 Some(by_columns) => Some(Task::Kernel(if by_columns { narrow } else { whole })),

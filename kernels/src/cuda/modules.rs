@@ -9,9 +9,10 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use parking_lot::Mutex;
 
 use super::cache::{Cache, hash};
-use super::compile::{self, Text, compile};
-use super::driver::Named;
+use super::compile::{OPTIONS, Target, Text, compile};
+use super::driver::{self, Named};
 use crate::error::Result;
+use crate::version::Version;
 
 /// Threads per block: `THREADS` of `common.cuh`.
 pub(super) const THREADS: u32 = 256;
@@ -29,8 +30,8 @@ pub(super) struct KernelCall {
 /// The kernels of one GPU.
 pub(super) struct Modules {
     context: Arc<CudaContext>,
-    /// GPU architecture, such as `sm_90`.
-    architecture: String,
+    /// The compute capability.
+    capability: Version,
     cache: Cache,
     loaded: Mutex<Loaded>,
 }
@@ -54,9 +55,8 @@ impl Modules {
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        let (major, minor) = context.compute_capability().during("reading a GPU's compute capability")?;
-        let architecture = format!("sm_{major}{minor}");
-        Ok(Self { context: context.clone(), architecture, cache: Cache::open(), loaded: Mutex::default() })
+        let capability = driver::capability(context.cu_device())?;
+        Ok(Self { context: context.clone(), capability, cache: Cache::open(), loaded: Mutex::default() })
     }
 
     /// Queues a launch. The context must be current on this thread.
@@ -94,13 +94,12 @@ impl Modules {
 
     /// Loads a module from the cache, or compiles it if the cache has none or the driver rejects the entry.
     fn load(&self, file: Text) -> Result<Module> {
-        let options = compile::options(&self.architecture).join(" ");
-        let hash = hash(&[file.source().as_bytes(), options.as_bytes()]);
-        let key = format!("{}-{}-{hash:016x}.cubin", file.name().trim_end_matches(".cu"), self.architecture);
+        let hash = hash(&[file.source().as_bytes(), OPTIONS.as_bytes()]);
+        let key = format!("{}-{}-{hash:016x}", file.name().trim_end_matches(".cu"), self.capability);
         if let Some(module) = self.cache.load(&key).and_then(|code| load_code(&code).ok()) {
             return Ok(module);
         }
-        let code = compile(file, &self.architecture)?;
+        let code = compile(file, Target::of(self.capability)?)?;
         let module = load_code(&code)?;
         self.cache.store(&key, &code);
         Ok(module)
@@ -108,8 +107,8 @@ impl Modules {
 }
 
 fn load_code(code: &[u8]) -> Result<Module> {
-    // SAFETY: the driver reads machine code, whose header has its length. The code is complete: it comes from the
-    // compiler, or from a cache entry with the right hash.
+    // SAFETY: the driver reads machine code, whose header has its length, or assembly, which ends with a NUL. The code is
+    // complete: it comes from the compiler, or from a cache entry with the right hash.
     unsafe { result::module::load_data(code.as_ptr().cast()) }.map(Module).during("loading kernels")
 }
 

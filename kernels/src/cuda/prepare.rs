@@ -129,7 +129,7 @@ impl Plan<'_> {
     }
 
     pub(super) fn has_blas(&self) -> bool {
-        self.engine.has_blas
+        self.engine.blas.is_ok()
     }
 
     /// Registers the indices that this call looks up. Returns the address for its reports.
