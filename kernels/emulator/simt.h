@@ -289,6 +289,10 @@ extern "C" __attribute__((visibility("default"))) void simt_launch(
 #define blockDim (simt::block.size)
 #define gridDim (simt::block.grid)
 
+// A hint for caches, which are not emulated.
+template <class T>
+T __ldcs(const T* from) { return *from; }
+
 inline void __syncthreads() { simt::wait_in(simt::State::AtBlock); }
 
 inline int __syncthreads_or(int mine) {

@@ -30,7 +30,7 @@ constexpr u32 WARPS = THREADS / WARP;
 constexpr u32 ALL_LANES = 0xffffffffu;
 
 // How a kernel reports an index that is out of range. The host reads the report when the call is done; see `faults.rs`.
-struct Report {
+struct alignas(16) Report {
     u64 site;
     u64 index;
 };
@@ -44,11 +44,14 @@ constexpr u64 LAST_OFFSET = 2;
 constexpr u64 ROW_OFFSETS = 3;
 constexpr u64 ITEM = 4;
 
-// Reports an index. If several are out of range, any one of them is reported.
+// Reports an index by one store. If several are out of range, any one of them is reported.
 __device__ inline void report(Report& report, u64 site, u64 index) {
-    report.site = site;
-    report.index = index;
+    *(uint4*)&report = make_uint4((u32)site, 0, (u32)index, (u32)(index >> 32));
 }
+
+// Reads a value that this launch does not read again, so that it does not take the place of others in the caches.
+template <class T>
+__device__ inline T read_once(const T* from) { return __ldcs(from); }
 
 // Returns the sum over a warp, in all of its lanes.
 __device__ inline double warp_sum(double x) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use cudarc::driver::{CudaContext, CudaEvent, result, sys};
 use parking_lot::Mutex;
 
-use super::autotune::{Autotune, Shape};
+use super::autotune::{Autotune, Shape, Tried};
 use super::blas::Blas;
 use super::driver::{self, Named};
 use super::events::Events;
@@ -97,7 +97,7 @@ impl CudaEngine {
         tasks.iter().try_for_each(|task| match task {
             Task::Kernel(call) => self.modules.launch(stream, call),
             Task::Product(product) => self.blas.as_ref().expect("`prepare` asked for it").product(product),
-            Task::Trial { shape, columns, calls } => self.try_both(*shape, *columns, calls),
+            Task::Trial { shape, ways } => self.try_all(*shape, ways),
             Task::Zero { address, bytes } => {
                 // SAFETY: `prepare` checked that the buffer has as many bytes.
                 unsafe { result::memset_d8_async(*address, 0, *bytes as usize, stream.cu_stream()) }
@@ -106,19 +106,20 @@ impl CudaEngine {
         })
     }
 
-    /// Launches both kernels twice, and stores the times of the second round.
-    fn try_both(&self, shape: Shape, columns: usize, calls: &[KernelCall; 2]) -> Result<()> {
+    /// Launches all ways twice, and stores the times of the second round.
+    fn try_all(&self, shape: Shape, ways: &[(usize, KernelCall)]) -> Result<()> {
         let stream = &self.events[0].stream;
-        let mut seconds = [f64::INFINITY; 2];
-        for _ in 0..2 {
-            for (seconds, call) in seconds.iter_mut().zip(calls) {
+        let round = || -> Result<Vec<Tried>> {
+            let timed = ways.iter().map(|(columns, call)| {
                 let start = self.timestamp(0)?;
                 self.modules.launch(stream, call)?;
-                let end = self.timestamp(0)?;
-                *seconds = driver::elapsed(&start, &end)?.as_secs_f64();
-            }
-        }
-        self.autotune.keep(shape, columns, seconds);
+                let seconds = driver::elapsed(&start, &self.timestamp(0)?)?.as_secs_f64();
+                Ok((*columns, seconds))
+            });
+            timed.collect()
+        };
+        round()?;
+        self.autotune.keep(shape, round()?);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Launches of gathers.
 
 use super::args::{self, MOST_STEPS};
-use super::autotune::{Shape, columns_at_a_time};
+use super::autotune::{Shape, columns_to_try};
 use super::compile::File;
 use super::edges::lookup;
 use super::engine::Task;
@@ -14,27 +14,29 @@ use crate::op::call::Call;
 const MOST_SLICES: u32 = 65_535;
 
 /// Returns the kernel name for a vector width and a number of tiles; see the end of `gather.cu`.
-fn gather_name(vector: usize, tiles: usize, weighted: bool) -> &'static str {
-    match (vector, tiles, weighted) {
-        (8, _, false) => "gather_8x1",
-        (4, 1, false) => "gather_4x1",
-        (4, _, false) => "gather_4x2",
-        (2, 1, false) => "gather_2x1",
-        (2, 2, false) => "gather_2x2",
-        (2, _, false) => "gather_2x4",
-        (_, 1, false) => "gather_1x1",
-        (_, 2, false) => "gather_1x2",
-        (_, _, false) => "gather_1x4",
-        (8, _, true) => "gather_weighted_8x1",
-        (4, 1, true) => "gather_weighted_4x1",
-        (4, _, true) => "gather_weighted_4x2",
-        (2, 1, true) => "gather_weighted_2x1",
-        (2, 2, true) => "gather_weighted_2x2",
-        (2, _, true) => "gather_weighted_2x4",
-        (_, 1, true) => "gather_weighted_1x1",
-        (_, 2, true) => "gather_weighted_1x2",
-        (_, _, true) => "gather_weighted_1x4",
+fn gather_name(vector: usize, tiles: usize, weighted: bool, split: bool) -> &'static str {
+    macro_rules! name {
+        ($variant:literal) => {
+            [
+                concat!("gather_", $variant),
+                concat!("gather_weighted_", $variant),
+                concat!("gather_split_", $variant),
+                concat!("gather_weighted_split_", $variant),
+            ]
+        };
     }
+    let names = match (vector, tiles) {
+        (8, _) => name!("8x1"),
+        (4, 1) => name!("4x1"),
+        (4, _) => name!("4x2"),
+        (2, 1) => name!("2x1"),
+        (2, 2) => name!("2x2"),
+        (2, _) => name!("2x4"),
+        (_, 1) => name!("1x1"),
+        (_, 2) => name!("1x2"),
+        _ => name!("1x4"),
+    };
+    names[usize::from(weighted) + 2 * usize::from(split)]
 }
 
 impl Plan<'_> {
@@ -55,6 +57,10 @@ impl Plan<'_> {
         let steps = self.steps(call)?;
         let (first, rest) = steps.split_at(steps.len().min(MOST_STEPS));
         let limit = block.own_sources as u64 + block.halo_sources as u64;
+        if limit > u64::from(u32::MAX) {
+            let want = "fewer than 2^32 on a GPU";
+            return Err(Error::Argument { call: name, operand: "sources", want, got: limit as f64 });
+        }
         let args = args::Gather {
             indptr,
             indices,
@@ -92,33 +98,31 @@ impl Plan<'_> {
 
     /// Launches the gather by whole rows, or by groups of columns if only those fit the cache and that is faster.
     fn launch_gather(&mut self, shape: Shape, args: args::Gather) {
+        // The kernels for one matrix read a row in place of a source that does not exist, so they need one.
+        let split = args.windowed != 0 || args.sources != args.own_sources || args.own_sources == 0;
         let launch = |columns: usize| {
             let vector = Width::of(shape.d, shape.stored).vector;
             let width = Width { vector, lanes: columns.div_ceil(vector).next_power_of_two().clamp(1, WARP) };
             let tiles = width.tiles(columns);
             let slices = shape.d.div_ceil(tiles * width.lanes * width.vector);
-            let name = gather_name(width.vector, tiles, shape.weighted);
+            let name = gather_name(width.vector, tiles, shape.weighted, split);
             let blocks = [shape.rows.div_ceil(width.rows_of_block()), slices];
-            kernel_call(
-                File::Gather.over(shape.stored),
-                name,
-                blocks,
-                &args::Gather { lanes: width.lanes as u32, ..args },
-            )
+            let args = args::Gather { lanes: width.lanes as u32, ..args };
+            kernel_call(File::Gather.over(shape.stored), name, blocks, &args)
         };
-        let whole = launch(shape.d);
-        let cache_bytes = self.engine().cache_bytes;
-        // A trial runs twice, which a launch that adds to its own output must not.
-        let columns = columns_at_a_time(&shape, cache_bytes).filter(|_| args.sum != args.out);
-        let narrow = columns.and_then(|columns| Some((columns, launch(columns)?)));
-        let narrow = narrow.filter(|(_, call)| call.grid.1 <= MOST_SLICES);
-        let chosen = match (whole, narrow) {
-            (Some(whole), Some((columns, narrow))) => match self.engine().autotune.by_columns(&shape) {
-                Some(by_columns) => Some(Task::Kernel(if by_columns { narrow } else { whole })),
-                None => Some(Task::Trial { shape, columns, calls: Box::new([whole, narrow]) }),
-            },
-            (whole, _) => whole.map(Task::Kernel),
+        let engine = self.engine();
+        let narrow = match engine.autotune.fastest(&shape) {
+            // A trial runs twice, which a launch that adds to its own output must not.
+            _ if args.sum == args.out => Vec::new(),
+            Some(fastest) => return launch(fastest).into_iter().for_each(|call| self.add(Task::Kernel(call))),
+            None => columns_to_try(&shape, engine.cache_bytes),
         };
-        chosen.into_iter().for_each(|task| self.add(task));
+        let ways = std::iter::once(shape.d).chain(narrow).filter_map(|columns| Some((columns, launch(columns)?)));
+        let mut ways: Vec<_> = ways.filter(|(_, call)| call.grid.1 <= MOST_SLICES).collect();
+        match ways.len() {
+            0 => {}
+            1 => self.add(Task::Kernel(ways.remove(0).1)),
+            _ => self.add(Task::Trial { shape, ways }),
+        }
     }
 }

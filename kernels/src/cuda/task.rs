@@ -9,12 +9,11 @@ use super::modules::KernelCall;
 pub(super) enum Task {
     Kernel(KernelCall),
     Product(DenseProduct),
-    /// Two launches with the same result, by whole rows and by groups of columns. Both are timed, and the faster one is
-    /// used from then on.
+    /// Launches with the same result, by whole rows and by groups of so many columns. All are timed, and the fastest
+    /// is used from then on.
     Trial {
         shape: Shape,
-        columns: usize,
-        calls: Box<[KernelCall; 2]>,
+        ways: Vec<(usize, KernelCall)>,
     },
     /// Sets bytes to 0.
     Zero {
