@@ -16,13 +16,21 @@ const COMMON: &str = include_str!("common.cuh");
 /// Compiler options, without the target; `ci/cubin` reads the same file.
 pub(super) const OPTIONS: &str = include_str!("options.txt");
 
+/// Which of the gathers of `gather.cu`. Each kind is compiled by itself, because most programs use one or two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct GatherKind {
+    pub(super) weighted: bool,
+    /// Whether the sources are a window of all, or are in two matrices.
+    pub(super) split: bool,
+}
+
 /// A source file of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum File {
     Attention,
     AttentionGrad,
     AttentionRows,
-    Gather,
+    Gather(GatherKind),
     LayerNorm,
     Losses,
     Optimizers,
@@ -38,7 +46,7 @@ impl File {
             Self::Attention => ("attention.cu", include_str!("attention.cu")),
             Self::AttentionGrad => ("attention_grad.cu", include_str!("attention_grad.cu")),
             Self::AttentionRows => ("attention_rows.cu", include_str!("attention_rows.cu")),
-            Self::Gather => ("gather.cu", include_str!("gather.cu")),
+            Self::Gather(_) => ("gather.cu", include_str!("gather.cu")),
             Self::LayerNorm => ("layer_norm.cu", include_str!("layer_norm.cu")),
             Self::Losses => ("losses.cu", include_str!("losses.cu")),
             Self::Optimizers => ("optimizers.cu", include_str!("optimizers.cu")),
@@ -77,8 +85,14 @@ impl Text {
             StorageType::F32 => "",
             StorageType::Bf16 => "#define STORE_BF16\n",
         };
+        let kind = match self.file {
+            File::Gather(GatherKind { weighted, split }) => {
+                format!("#define ONLY_WEIGHTED {}\n#define ONLY_SPLIT {}\n", u8::from(weighted), u8::from(split))
+            }
+            _ => String::new(),
+        };
         let shared = self.file.shared();
-        format!("{stored}{COMMON}\n{shared}\n#line 1 \"{name}\"\n{text}")
+        format!("{stored}{kind}{COMMON}\n{shared}\n#line 1 \"{name}\"\n{text}")
     }
 
     /// Returns the name of the file.

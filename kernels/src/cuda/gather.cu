@@ -250,11 +250,25 @@ __device__ void gather_rows(const Gather& a) {
     }
 }
 
-#define GATHER(VECTOR, TILES)                                                                                      \
-    KERNEL(gather_##VECTOR##x##TILES, Gather) { gather_rows<VECTOR, TILES, false, false>(a); }                     \
-    KERNEL(gather_weighted_##VECTOR##x##TILES, Gather) { gather_rows<VECTOR, TILES, true, false>(a); }             \
-    KERNEL(gather_split_##VECTOR##x##TILES, Gather) { gather_rows<VECTOR, TILES, false, true>(a); }                \
-    KERNEL(gather_weighted_split_##VECTOR##x##TILES, Gather) { gather_rows<VECTOR, TILES, true, true>(a); }
+// The host compiles one kind of gather at a time: that of ONLY_WEIGHTED and ONLY_SPLIT. Without them, all are compiled.
+#define GATHER_KIND(NAME, VECTOR, TILES, WEIGHTED, SPLIT) \
+    KERNEL(NAME##VECTOR##x##TILES, Gather) { gather_rows<VECTOR, TILES, WEIGHTED, SPLIT>(a); }
+
+#if !defined(ONLY_SPLIT)
+#define GATHER(VECTOR, TILES)                                  \
+    GATHER_KIND(gather_, VECTOR, TILES, false, false)          \
+    GATHER_KIND(gather_weighted_, VECTOR, TILES, true, false)  \
+    GATHER_KIND(gather_split_, VECTOR, TILES, false, true)     \
+    GATHER_KIND(gather_weighted_split_, VECTOR, TILES, true, true)
+#elif ONLY_SPLIT && ONLY_WEIGHTED
+#define GATHER(VECTOR, TILES) GATHER_KIND(gather_weighted_split_, VECTOR, TILES, true, true)
+#elif ONLY_SPLIT
+#define GATHER(VECTOR, TILES) GATHER_KIND(gather_split_, VECTOR, TILES, false, true)
+#elif ONLY_WEIGHTED
+#define GATHER(VECTOR, TILES) GATHER_KIND(gather_weighted_, VECTOR, TILES, true, false)
+#else
+#define GATHER(VECTOR, TILES) GATHER_KIND(gather_, VECTOR, TILES, false, false)
+#endif
 
 #ifdef STORE_BF16
 GATHER(8, 1)

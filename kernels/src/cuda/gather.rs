@@ -2,7 +2,7 @@
 
 use super::args::{self, MOST_STEPS};
 use super::autotune::{Shape, columns_to_try};
-use super::compile::File;
+use super::compile::{File, GatherKind};
 use super::edges::lookup;
 use super::engine::Task;
 use super::prepare::{BlockAddresses, Plan, kernel_call};
@@ -14,7 +14,7 @@ use crate::op::call::Call;
 const MOST_SLICES: u32 = 65_535;
 
 /// Returns the kernel name for a vector width and a number of tiles; see the end of `gather.cu`.
-fn gather_name(vector: usize, tiles: usize, weighted: bool, split: bool) -> &'static str {
+fn gather_name(vector: usize, tiles: usize, kind: GatherKind) -> &'static str {
     macro_rules! name {
         ($variant:literal) => {
             [
@@ -36,7 +36,7 @@ fn gather_name(vector: usize, tiles: usize, weighted: bool, split: bool) -> &'st
         (_, 2) => name!("1x2"),
         _ => name!("1x4"),
     };
-    names[usize::from(weighted) + 2 * usize::from(split)]
+    names[usize::from(kind.weighted) + 2 * usize::from(kind.split)]
 }
 
 impl Plan<'_> {
@@ -100,15 +100,16 @@ impl Plan<'_> {
     fn launch_gather(&mut self, shape: Shape, args: args::Gather) {
         // The kernels for one matrix read a row in place of a source that does not exist, so they need one.
         let split = args.windowed != 0 || args.sources != args.own_sources || args.own_sources == 0;
+        let kind = GatherKind { weighted: shape.weighted, split };
         let launch = |columns: usize| {
             let vector = Width::of(shape.d, shape.stored).vector;
             let width = Width { vector, lanes: columns.div_ceil(vector).next_power_of_two().clamp(1, WARP) };
             let tiles = width.tiles(columns);
             let slices = shape.d.div_ceil(tiles * width.lanes * width.vector);
-            let name = gather_name(width.vector, tiles, shape.weighted, split);
+            let name = gather_name(width.vector, tiles, kind);
             let blocks = [shape.rows.div_ceil(width.rows_of_block()), slices];
             let args = args::Gather { lanes: width.lanes as u32, ..args };
-            kernel_call(File::Gather.over(shape.stored), name, blocks, &args)
+            kernel_call(File::Gather(kind).over(shape.stored), name, blocks, &args)
         };
         let engine = self.engine();
         let narrow = match engine.autotune.fastest(&shape) {
