@@ -356,6 +356,26 @@ fn auto_says_why_it_does_not_use_a_gpu() {
 }
 
 #[test]
+#[ignore = "full: the emulator takes long for a profile"]
+fn the_link_between_two_gpus_is_measured() {
+    let Some(folder) = emulator::folder() else { return };
+    let plan = ["plan", "--shape", "300,3000,16,4", "--devices", "2", "--exchange", "peer", "--profile"];
+    let cache = tempfile::tempdir().unwrap();
+    let said = |gpus: &str, peers: &str| {
+        let mut command = Emulated::default().command(folder, LAPIDARY);
+        command.env("EMULATED_PEERS", peers).env("XDG_CACHE_HOME", cache.path()).env("RUST_LOG", "lapidary=debug");
+        let output = command.args(plan).arg(gpus).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let rate = |said: &str| said.split("cuda:0,1: Some(").nth(1)?.split(')').next()?.parse::<f64>().ok();
+    assert!(rate(&said("cuda:0,1", "1")).is_some_and(|rate| rate > 0.0));
+    assert!(said("cuda:0,1", "0").contains("cuda:0,1: None"));
+    assert!(said("cuda:0,0", "1").contains("cuda:0,0: None"), "shares of one GPU have no link");
+}
+
+#[test]
 #[ignore = "full: compiles the kernels for five kinds of machine"]
 fn older_drivers_newer_gpus_and_a_broken_blas_train_as_well() {
     let Some(folder) = emulator::folder() else { return };

@@ -22,12 +22,16 @@ impl Bench {
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
         let name = format!("cuda:{ordinal}");
         let opened = cuda::open(&name, ordinal, u64::MAX);
-        let failed = |source| Error::Device { device: name.clone(), op: "opening it".into(), source: Box::new(source) };
-        Ok(Self { device: opened.map_err(failed)? })
+        Ok(Self { device: opened.map_err(Self::failed(&name, "opening it"))? })
+    }
+
+    /// Returns what makes the error of an operation on a device.
+    pub(super) fn failed(device: &str, op: &str) -> impl Fn(lapidary_kernels::Error) -> Error {
+        move |source| Error::Device { device: device.into(), op: op.into(), source: Box::new(source) }
     }
 
     fn named<T>(&self, op: &str, result: lapidary_kernels::Result<T>) -> Result<T> {
-        result.map_err(|source| Error::Device { device: self.device.name(), op: op.into(), source: Box::new(source) })
+        result.map_err(Self::failed(&self.device.name(), op))
     }
 
     /// Fills an empty slot.
@@ -129,6 +133,23 @@ impl Bench {
         Ok(cpu::elementwise_bytes(1, rows as u64, WIDTH as u64) as f64 / seconds)
     }
 
+    /// Returns the bytes per second at which rows of another GPU's matrix are copied into `out`.
+    pub(super) fn fetch_rate(&self, owner: &Self, matrix: Mat, rows: Slot, out: Mat, runs: usize) -> Result<f64> {
+        let fetch = || {
+            let lent = owner.device.lend(matrix.slot)?;
+            let event = self.device.fetch(Lane::CopyIn, rows, out, &[(lent, out.rows)], &[])?;
+            self.device.wait(event)
+        };
+        const OP: &str = "copying rows from another GPU";
+        self.named(OP, fetch())?;
+        self.device.record(true);
+        (0..runs).try_for_each(|_| self.named(OP, fetch()))?;
+        self.device.record(false);
+        let seconds: Vec<f64> =
+            self.device.take_spans().iter().map(|span| (span.end - span.start).as_secs_f64()).collect();
+        Ok((out.rows * out.row_bytes()) as f64 / least(&seconds))
+    }
+
     /// Returns the bytes per second of a gather that reads random rows of a matrix with `sources` rows.
     fn gather_rate(&self, rows: usize, sources: usize, memory_bytes_per_s: f64) -> Result<f64> {
         const DEGREE: usize = 32;
@@ -173,7 +194,7 @@ fn least(seconds: &[f64]) -> f64 {
 
 /// Returns the rate at the smallest size that takes long enough, or at the largest size. So measuring a slow device
 /// takes no longer than measuring a fast one.
-fn grown(sizes: &[usize], measure: impl Fn(usize) -> Result<f64>, work: impl Fn(usize) -> f64) -> Result<f64> {
+pub(super) fn grown(sizes: &[usize], measure: impl Fn(usize) -> Result<f64>, work: impl Fn(usize) -> f64) -> Result<f64> {
     let mut rate = f64::NAN;
     for &size in sizes {
         rate = measure(size)?;
@@ -230,7 +251,7 @@ pub(super) fn measure(ordinal: u32) -> Result<Profile> {
         cache_bytes: gpu.cache_bytes,
         to_device_bytes_per_s,
         to_host_bytes_per_s,
-        // As for shares of this GPU.
+        // As for shares of this GPU; `links` measures those between GPUs.
         between_devices_bytes_per_s: None,
         flops_per_s,
         launch_s: bench.launch_seconds(200)?[1].max(1e-7),

@@ -3,6 +3,7 @@
 
 mod cpu;
 pub(crate) mod gpu;
+mod links;
 mod store;
 
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ pub(crate) const CPU: &str = "cpu";
 /// Numbers per gathered row.
 const WIDTH: usize = 64;
 
-/// Loads the profile `cpu`, `cuda:N` (that GPU), one of [`Profile::NAMES`], or a JSON file. This machine's profiles are
+/// Loads the profile `cpu`, `cuda:N` (that GPU), `cuda:N,M` (the first GPU, with the slowest link between them), one of [`Profile::NAMES`], or a JSON file. This machine's profiles are
 /// measured if they are not remembered, or if what is remembered is old or was disturbed.
 ///
 /// # Errors
@@ -130,7 +131,7 @@ fn store(word: &str) -> Option<Store> {
         let hardware = Hardware { processor: host::processor(), threads: rayon::current_num_threads() };
         return Some(Store::new("cpu", hardware));
     }
-    Some(Store::new("gpu", Hardware { processor: gpu_name(gpu_ordinal(word)?), threads: 0 }))
+    Some(Store::new("gpu", Hardware { processor: gpu_name(gpu_ordinals(word)?[0]), threads: 0 }))
 }
 
 /// Returns the name of a GPU; empty if it is not there. Drivers are asked once, since they can take seconds.
@@ -140,8 +141,9 @@ fn gpu_name(ordinal: u32) -> String {
     NAMES.get_or_init(ask).get(&ordinal).cloned().unwrap_or_default()
 }
 
-fn gpu_ordinal(word: &str) -> Option<u32> {
-    word.strip_prefix("cuda:")?.parse().ok()
+/// Returns the numbers of the GPUs in a word such as `cuda:0,1`, at least one.
+fn gpu_ordinals(word: &str) -> Option<Vec<u32>> {
+    word.strip_prefix("cuda:")?.split(',').map(|ordinal| ordinal.parse().ok()).collect()
 }
 
 /// The profiles that this process has measured or read.
@@ -153,17 +155,23 @@ fn once(word: &str, store: &Store) -> Result<Profile> {
     if let Some(profile) = profiles.get(word) {
         return Ok(profile.clone());
     }
-    let profile = match store.profile() {
+    let ordinals = gpu_ordinals(word);
+    let mut profile = match store.profile() {
         Some(remembered) => remembered.value,
         None => {
             let watch = Busy::watch();
-            let profile = gpu_ordinal(word).map_or_else(measure, gpu::measure)?;
+            let profile = ordinals.as_ref().map_or_else(measure, |ordinals| gpu::measure(ordinals[0]))?;
             if let Err(error) = store.keep_profile(&profile, watch.end()) {
                 tracing::debug!("the profile of this hardware is not kept: {error}");
             }
             profile
         }
     };
+    // Not remembered: it takes milliseconds, and depends on which GPUs there are.
+    if let Some(ordinals) = ordinals {
+        profile.between_devices_bytes_per_s = links::slowest(&ordinals)?;
+        tracing::debug!("{word}: {:?} bytes per second over the slowest link", profile.between_devices_bytes_per_s);
+    }
     profiles.insert(word.to_owned(), profile.clone());
     Ok(profile)
 }

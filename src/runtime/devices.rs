@@ -347,7 +347,7 @@ impl Devices {
     /// [`crate::profile::load`].
     pub(crate) fn profile(&self) -> String {
         match &self.kind {
-            DeviceKind::Cuda(ordinals) => format!("cuda:{}", ordinals.first().copied().unwrap_or_default()),
+            DeviceKind::Cuda(ordinals) => format!("cuda:{}", numbers(ordinals)),
             _ => "cpu".into(),
         }
     }
