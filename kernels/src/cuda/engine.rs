@@ -58,6 +58,7 @@ impl CudaEngine {
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub(super) fn new(context: Arc<CudaContext>, capacity_bytes: u64) -> Result<Self> {
+        context.bind_to_thread().during("using a GPU")?;
         let events = [Events::new(&context)?, Events::new(&context)?, Events::new(&context)?];
         Ok(Self {
             slots: Slots::new(&context, capacity_bytes)?,
