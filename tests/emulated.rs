@@ -356,6 +356,26 @@ fn auto_says_why_it_does_not_use_a_gpu() {
 }
 
 #[test]
+fn products_in_tf32_train_almost_as_in_f32() {
+    let Some(folder) = emulator::folder() else { return };
+    let emulated = |blas| Emulated { blas, ..Emulated::default() }.command(folder, LAPIDARY);
+    let run = |matmul| {
+        losses(&train(&mut emulated(true), &[&KARATE[..], &["--devices", "cuda:0", "--matmul", matmul]].concat()))
+    };
+    let [f32, tf32] = ["f32", "tf32"].map(run);
+    assert_ne!(f32, tf32);
+    assert!(pairs(&f32, &tf32).all(|(f32, tf32)| (f32 - tf32).abs() <= 1e-2 * f32), "{f32:?} {tf32:?}");
+    // Not without cuBLAS, on an older GPU or on a CPU.
+    let tf32 = ["--matmul", "tf32", "--devices"];
+    let said = refused(&mut emulated(false), &[&KARATE[..], &tf32, &["cuda:0"]].concat());
+    assert!(said.contains("cannot multiply in TF32: it takes cuBLAS") && said.contains("pip install"), "{said}");
+    let said = refused(emulated(true).env("EMULATED_CAPABILITY", "75"), &[&KARATE[..], &tf32, &["cuda:0"]].concat());
+    assert!(said.contains("it takes compute capability 8.0, and it has 7.5"), "{said}");
+    let said = refused(&mut emulated(true), &[&KARATE[..], &tf32, &["cpu"]].concat());
+    assert!(said.contains("cannot multiply in TF32: it is a CPU"), "{said}");
+}
+
+#[test]
 #[ignore = "full: the emulator takes long for a profile"]
 fn the_link_between_two_gpus_is_measured() {
     let Some(folder) = emulator::folder() else { return };

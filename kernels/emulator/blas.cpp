@@ -13,6 +13,7 @@ enum Result { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED
 // The values of cudaDataType and cublasComputeType_t.
 enum Type { R_32F = 0, R_16BF = 14 };
 enum Compute { COMPUTE_32F = 68 };
+enum Math { TF32_TENSOR_OP_MATH = 3 };
 
 struct Handle {
     void* stream = nullptr;
@@ -26,7 +27,17 @@ struct Product {
     const void *a, *b;
     void* c;
     Type operands, made;
+    bool in_tf32;
 };
+
+// Rounds to the nearest TF32, which has 10 bits behind the binary point.
+static float tf32(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x == x) bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 static float read(const void* from, Type type, int64_t i) {
     if (type == R_32F) return ((const float*)from)[i];
@@ -54,7 +65,7 @@ static void run(const void* data) {
             for (int64_t l = 0; l < p->k; ++l) {
                 const float a = read(p->a, p->operands, p->a_transposed ? l + i * p->lda : i + l * p->lda);
                 const float b = read(p->b, p->operands, p->b_transposed ? j + l * p->ldb : l + j * p->ldb);
-                sum += a * b;
+                sum += p->in_tf32 ? tf32(a) * tf32(b) : a * b;
             }
             const int64_t at = i + j * p->ldc;
             write(p->c, p->made, at, p->alpha * sum + (p->beta == 0.0f ? 0.0f : p->beta * read(p->c, p->made, at)));
@@ -83,7 +94,7 @@ API int cublasSetWorkspace_v2(Handle*, void* at, size_t) { return (uintptr_t)at 
 API int cublasSetMathMode(Handle* handle, int mode) { return handle->math_mode = mode, SUCCESS; }
 API int cublasSgemm_v2(Handle* handle, int op_a, int op_b, int m, int n, int k, const float* alpha, const float* a, int lda,
                        const float* b, int ldb, const float* beta, float* c, int ldc) {
-    return queue(handle, {op_a != 0, op_b != 0, m, n, k, lda, ldb, ldc, *alpha, *beta, a, b, c, R_32F, R_32F});
+    return queue(handle, {op_a != 0, op_b != 0, m, n, k, lda, ldb, ldc, *alpha, *beta, a, b, c, R_32F, R_32F, handle->math_mode == TF32_TENSOR_OP_MATH});
 }
 API int cublasGemmEx(Handle* handle, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a, int a_type,
                      int lda, const void* b, int b_type, int ldb, const void* beta, void* c, int c_type, int ldc,
@@ -93,5 +104,5 @@ API int cublasGemmEx(Handle* handle, int op_a, int op_b, int m, int n, int k, co
         handle->math_mode != 16)
         return NOT_SUPPORTED;
     const float one = *(const float*)alpha, zero = *(const float*)beta;
-    return queue(handle, {op_a != 0, op_b != 0, m, n, k, lda, ldb, ldc, one, zero, a, b, c, R_16BF, (Type)c_type});
+    return queue(handle, {op_a != 0, op_b != 0, m, n, k, lda, ldb, ldc, one, zero, a, b, c, R_16BF, (Type)c_type, false});
 }

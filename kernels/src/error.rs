@@ -38,6 +38,12 @@ pub enum Error {
     /// The machine's CPU has no instruction that multiplies bf16 numbers.
     #[error("this machine's CPU cannot multiply bf16 numbers: it has no AVX512-BF16")]
     NoBf16,
+    /// The device cannot multiply in TF32.
+    #[error("this device cannot multiply in TF32: {why}")]
+    NoTf32 {
+        /// The reason.
+        why: String,
+    },
     /// A slot that was never allocated, or was freed.
     #[error("slot {} holds nothing", slot.0)]
     EmptySlot {

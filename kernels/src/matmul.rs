@@ -1,6 +1,7 @@
 //! How matrices are multiplied.
 
-/// How matrices that are stored as bf16 are multiplied. Matrices of f32 are always multiplied in f32.
+/// How matrices are multiplied. [`Matmul::Bf16`] concerns those stored as bf16 on a CPU, [`Matmul::Tf32`] those stored as
+/// f32 on a GPU. Others are not changed by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Matmul {
     /// Numbers are widened to f32. A result has the bits of the f32 product, rounded, on every CPU.
@@ -9,6 +10,9 @@ pub enum Matmul {
     /// By the CPU's instruction for pairs of bf16 numbers, AVX512-BF16, which does twice as many operations per second.
     /// Sums are f32 as well, but in another order, so last bits differ.
     Bf16,
+    /// By a GPU's tensor cores, which read f32 numbers rounded to TF32: 10 bits behind the binary point. Sums are f32.
+    /// It takes cuBLAS, and a GPU of compute capability 8.0 or later.
+    Tf32,
 }
 
 impl Matmul {
@@ -17,14 +21,16 @@ impl Matmul {
         match self {
             Self::F32 => true,
             Self::Bf16 => has_avx512_bf16(),
+            Self::Tf32 => false,
         }
     }
 
-    /// Returns the short name: `f32` or `bf16`.
+    /// Returns the short name: `f32`, `bf16` or `tf32`.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
+            Self::Tf32 => "tf32",
         }
     }
 }

@@ -49,7 +49,7 @@ impl SimDevice {
     /// Creates a device. `name` is its name in tables and errors, `threads` the number of threads that compute.
     ///
     /// # Errors
-    /// [`crate::Error::Threads`], [`crate::Error::NoBf16`].
+    /// [`crate::Error::Threads`], [`crate::Error::NoBf16`], [`crate::Error::NoTf32`].
     pub fn new(name: &str, threads: Option<NonZeroUsize>, capacity_bytes: u64, speed: SimSpeed) -> Result<Self> {
         let memory = CpuDevice::apart(threads, capacity_bytes)?.matmul(speed.matmul)?;
         let engine = SimEngine { memory, speed, recorder: Recorder::default() };

@@ -30,8 +30,8 @@ pub(super) struct DeviceArgs {
     /// Memory policy: optimal, roc, lru or none
     #[arg(long, value_name = "POLICY", default_value = "optimal", hide_possible_values = true)]
     memory: PolicyArg,
-    /// Products of bf16 matrices on the CPU: f32 (the same bits on all CPUs), bf16 (twice as many operations per second;
-    /// needs AVX512-BF16) or auto (bf16 where the CPU can)
+    /// Products of matrices: auto, f32, bf16 (of bf16 matrices on a CPU with AVX512-BF16; last bits differ) or tf32 (of
+    /// f32 matrices on GPUs; 10 bits of each number count). auto is bf16 where the CPU can, else f32
     #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true)]
     matmul: MatmulArg,
     #[command(flatten)]
@@ -44,6 +44,7 @@ enum MatmulArg {
     Auto,
     F32,
     Bf16,
+    Tf32,
 }
 
 /// The flags that say how a program is split and compiled, shared by running and planning.
@@ -149,12 +150,15 @@ impl PolicyArg {
 }
 
 impl DeviceArgs {
-    /// Says that products are computed by an instruction that not every machine has, if they are, or that `--matmul bf16`
-    /// has no effect.
-    pub(super) fn say_how_bf16_is_multiplied(&self, matmul: Option<Matmul>) {
+    /// Says that products have other last bits than on other machines, or that `--matmul` has no effect.
+    pub(super) fn say_how_matrices_are_multiplied(&self, matmul: Option<Matmul>) {
         match (matmul, self.matmul) {
             (Some(Matmul::Bf16), _) => {
                 say("products of bf16 matrices by AVX512-BF16 (--matmul f32: slower, and the same bits on every CPU)");
+            }
+            (Some(Matmul::Tf32), _) => say("products of f32 matrices in TF32 (--matmul f32: slower, and exact to f32)"),
+            (_, MatmulArg::Tf32) => {
+                say("--matmul tf32 changes nothing here: it is for rows stored as f32 on a GPU");
             }
             (None, MatmulArg::Bf16) => {
                 say("--matmul bf16 changes nothing here: it is for rows stored as bf16 (--dtype bf16) on the CPU");
@@ -177,6 +181,7 @@ impl DeviceArgs {
         devices = match self.matmul {
             MatmulArg::Auto => devices,
             MatmulArg::F32 => devices.matmul(Matmul::F32),
+            MatmulArg::Tf32 => devices.matmul(Matmul::Tf32),
             MatmulArg::Bf16 if Matmul::Bf16.supported() => devices.matmul(Matmul::Bf16),
             MatmulArg::Bf16 => {
                 let expected = "this machine's CPU has no AVX512-BF16; leave it at auto".into();

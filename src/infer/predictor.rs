@@ -152,7 +152,7 @@ impl Predictor {
         self
     }
 
-    /// Returns how bf16 matrices are multiplied; `None` with f32 rows and on devices that have their own ways.
+    /// Returns how matrices are multiplied; `None` if the devices have one way only.
     pub fn matmul(&self) -> Option<Matmul> {
         self.options.matmul(self.dtype)
     }

@@ -194,7 +194,11 @@ fn least(seconds: &[f64]) -> f64 {
 
 /// Returns the rate at the smallest size that takes long enough, or at the largest size. So measuring a slow device
 /// takes no longer than measuring a fast one.
-pub(super) fn grown(sizes: &[usize], measure: impl Fn(usize) -> Result<f64>, work: impl Fn(usize) -> f64) -> Result<f64> {
+pub(super) fn grown(
+    sizes: &[usize],
+    measure: impl Fn(usize) -> Result<f64>,
+    work: impl Fn(usize) -> f64,
+) -> Result<f64> {
     let mut rate = f64::NAN;
     for &size in sizes {
         rate = measure(size)?;

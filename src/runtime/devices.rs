@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Once};
 
 use bytesize::ByteSize;
-use lapidary_kernels::{CpuDevice, Device, Matmul, Semaphore, SimDevice, SimSpeed, cuda};
+use lapidary_kernels::{CpuDevice, Device, Matmul, Semaphore, SimDevice, SimSpeed, StorageType, cuda};
 
 use super::IdleDevice;
 use crate::error::{Error, Result};
@@ -240,18 +240,26 @@ impl Devices {
         self
     }
 
-    /// Sets how matrices stored as bf16 are multiplied on the CPU and on simulated devices. By default [`Matmul::Bf16`]
-    /// if this machine has the instruction, else [`Matmul::F32`], which gives the same bits on all CPUs. Other devices
-    /// have their own ways. Opening devices fails if the machine cannot multiply so.
+    /// Sets how matrices are multiplied.
+    ///
+    /// - Those stored as bf16, on the CPU and on simulated devices: by default by [`Matmul::Bf16`] if this machine has
+    ///   the instruction, else by [`Matmul::F32`], which gives the same bits on all CPUs.
+    /// - Those stored as f32, on GPUs: by default by [`Matmul::F32`].
+    ///
+    /// Opening devices fails if they cannot multiply so.
     pub fn matmul(mut self, matmul: Matmul) -> Self {
         self.matmul = Some(matmul);
         self
     }
 
-    /// Returns how matrices stored as bf16 are multiplied; `None` if these devices have their own ways.
-    pub(crate) fn chosen_matmul(&self) -> Option<Matmul> {
+    /// Returns how matrices stored as `dtype` are multiplied, if these devices can do it in more than one way.
+    pub(crate) fn chosen_matmul(&self, dtype: StorageType) -> Option<Matmul> {
         let best = if Matmul::Bf16.supported() { Matmul::Bf16 } else { Matmul::F32 };
-        matches!(self.kind, DeviceKind::Cpu | DeviceKind::Sim).then(|| self.matmul.unwrap_or(best))
+        match (&self.kind, dtype) {
+            (DeviceKind::Cpu | DeviceKind::Sim, StorageType::Bf16) => Some(self.matmul.unwrap_or(best)),
+            (DeviceKind::Cuda(_), StorageType::F32) => self.matmul.filter(|&matmul| matmul == Matmul::Tf32),
+            _ => None,
+        }
     }
 
     /// Returns how rows can be copied from device to device, the best way first. Lets GPUs read each other's memory if
@@ -426,7 +434,10 @@ impl Devices {
             count => NonZeroUsize::new((cores / count).max(1)),
         };
         let semaphore = (self.count > cores).then(|| Arc::new(Semaphore::new(cores)));
-        let matmul = self.chosen_matmul().unwrap_or_default();
+        let matmul = match self.matmul {
+            None => self.chosen_matmul(StorageType::Bf16).unwrap_or_default(),
+            Some(matmul) => matmul,
+        };
         let open = |(i, budget): (usize, &DeviceBudget)| -> lapidary_kernels::Result<Box<dyn Device>> {
             let capacity = budget.capacity_bytes;
             Ok(match (&self.kind, &semaphore) {
@@ -440,7 +451,9 @@ impl Devices {
                     Box::new(CpuDevice::with_semaphore(threads, capacity, semaphore.clone())?.matmul(matmul)?)
                 }
                 (DeviceKind::Cpu, None) => Box::new(CpuDevice::new(threads, capacity)?.matmul(matmul)?),
-                (DeviceKind::Cuda(ordinals), _) => cuda::open(&budget.name, ordinals[i], capacity)?,
+                (DeviceKind::Cuda(ordinals), _) => {
+                    cuda::open_with(&budget.name, ordinals[i], capacity, &cuda::Options { matmul })?
+                }
                 (DeviceKind::Custom(custom), _) => (custom.open)(i, capacity)?,
             })
         };

@@ -273,10 +273,9 @@ impl RunOptions {
         })
     }
 
-    /// Returns how products of matrices are computed whose rows are stored as `dtype`; `None` if they are f32 and on devices
-    /// that have their own ways.
+    /// Returns how matrices are multiplied whose rows are stored as `dtype`, if the devices can do it in more than one way.
     pub(crate) fn matmul(&self, dtype: StorageType) -> Option<Matmul> {
-        self.devices.chosen_matmul().filter(|_| dtype == StorageType::Bf16)
+        self.devices.chosen_matmul(dtype)
     }
 
     /// Returns the number of parts: one per device of every rank.

@@ -90,8 +90,8 @@ pub struct RunRecord {
     /// BLAKE3 digest of the safetensors file of the weights that the run started from; `None` for random weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_weights: Option<String>,
-    /// How bf16 matrices were multiplied, by the name of a [`Matmul`](crate::Matmul). It changes the rounding. `None` with
-    /// f32 rows and on devices that have their own ways.
+    /// How matrices were multiplied, by the name of a [`Matmul`](crate::Matmul), which changes the rounding. `None` if the
+    /// devices have one way only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matmul: Option<String>,
     /// Settings that changed during the run.

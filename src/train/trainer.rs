@@ -437,7 +437,7 @@ impl Trainer {
         self.record.model.dtype
     }
 
-    /// Returns how bf16 matrices are multiplied; `None` with f32 rows and on devices that have their own ways.
+    /// Returns how matrices are multiplied; `None` if the devices have one way only.
     pub fn matmul(&self) -> Option<Matmul> {
         self.setup.options.matmul(self.dtype())
     }

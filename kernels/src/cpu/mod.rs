@@ -128,10 +128,13 @@ impl CpuDevice {
     /// Sets how bf16 matrices are multiplied; [`Matmul::F32`] by default.
     ///
     /// # Errors
-    /// [`Error::NoBf16`].
+    /// [`Error::NoBf16`], [`Error::NoTf32`].
     pub fn matmul(mut self, matmul: Matmul) -> Result<Self> {
         if !matmul.supported() {
-            return Err(Error::NoBf16);
+            return Err(match matmul {
+                Matmul::Tf32 => Error::NoTf32 { why: "it is a CPU".into() },
+                _ => Error::NoBf16,
+            });
         }
         self.matmul = matmul;
         Ok(self)

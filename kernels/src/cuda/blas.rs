@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 
 use super::driver::{self, Named};
 use super::slots::Pool;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::matmul::Matmul;
 use crate::storage_type::StorageType;
 use crate::version::Version;
 
@@ -47,6 +48,8 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// cuBLAS on one stream.
 pub(super) struct Blas {
     version: Version,
+    /// How f32 matrices are multiplied.
+    matmul: Matmul,
     handle: Mutex<Handle>,
     workspace: u64,
     pool: Pool,
@@ -57,20 +60,39 @@ struct Handle(sys::cublasHandle_t);
 // SAFETY: the handle may be used from any thread, one at a time, on which the context is current.
 unsafe impl Send for Handle {}
 
+/// Starts cuBLAS. Returns why it cannot be used if the device works without it.
+///
+/// # Errors
+/// [`Error::NoTf32`].
+pub(super) fn start(context: &Arc<CudaContext>, stream: &Arc<CudaStream>, matmul: Matmul) -> Result<Result<Blas>> {
+    const LEAST: Version = Version { major: 8, minor: 0 };
+    let blas = Blas::start(context, stream, matmul);
+    if matmul == Matmul::Tf32 {
+        let capability = driver::capability(context.cu_device())?;
+        if capability < LEAST {
+            return Err(Error::NoTf32 { why: format!("it takes compute capability {LEAST}, and it has {capability}") });
+        }
+        if let Err(error) = blas {
+            return Err(Error::NoTf32 { why: format!("it takes cuBLAS. {error}") });
+        }
+    }
+    Ok(blas)
+}
+
 impl Blas {
     /// Starts cuBLAS. It does so when the device is opened, so that one that does not work is known before the first
     /// product, and nothing is allocated while a graph is captured.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`](crate::Error::NoLibrary), [`Error::Cuda`](crate::Error::Cuda).
-    pub(super) fn start(context: &Arc<CudaContext>, stream: &Arc<CudaStream>) -> Result<Self> {
+    /// [`Error::NoLibrary`], [`Error::Cuda`].
+    fn start(context: &Arc<CudaContext>, stream: &Arc<CudaStream>, matmul: Matmul) -> Result<Self> {
         const CALL: &str = "starting cuBLAS";
         let version = driver::find_blas()?;
         let pool = Pool::new(context)?;
         context.bind_to_thread().during(CALL)?;
         let handle = result::create_handle().during(CALL)?;
         // From here on, a failure destroys the handle.
-        let mut blas = Self { version, handle: Mutex::new(Handle(handle)), workspace: 0, pool };
+        let mut blas = Self { version, matmul, handle: Mutex::new(Handle(handle)), workspace: 0, pool };
         blas.workspace = blas.pool.take(WORKSPACE_BYTES)?;
         // SAFETY: the handle was just made; stream and memory live until `blas` is dropped, and nothing else uses the
         // memory.
@@ -85,6 +107,10 @@ impl Blas {
 
     pub(super) fn version(&self) -> Version {
         self.version
+    }
+
+    pub(super) fn matmul(&self) -> Matmul {
+        self.matmul
     }
 
     /// Queues a product of [suitable](DenseProduct::suits_blas) size.
@@ -129,9 +155,14 @@ impl Blas {
             }
             .during("multiplying matrices");
         }
+        let mode = match self.matmul {
+            Matmul::Tf32 => sys::cublasMath_t::CUBLAS_TF32_TENSOR_OP_MATH,
+            Matmul::F32 | Matmul::Bf16 => sys::cublasMath_t::CUBLAS_DEFAULT_MATH,
+        };
         // SAFETY: `prepare` found the three buffers large enough for these sizes; the scalars are read before the call
         // returns (the handle has the default pointer mode, which is the host's).
         unsafe {
+            sys::cublasSetMathMode(handle.0, mode).result().during("choosing how cuBLAS multiplies")?;
             result::sgemm(
                 handle.0,
                 op(b_transposed),

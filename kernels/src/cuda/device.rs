@@ -12,6 +12,7 @@ use super::faults;
 use super::peer::{PeerReads, PeerSlot, prepare_fetch};
 use super::prepare::prepare;
 use super::slots::Spares;
+use crate::cuda::gpu::Options;
 use crate::device::{Device, Event, Lane, Span};
 use crate::error::{Error, Result};
 use crate::lanes::{LANES, Lanes, lane_and_number};
@@ -40,9 +41,9 @@ pub(super) struct CudaDevice {
 
 impl CudaDevice {
     /// # Errors
-    /// [`Error::Cuda`], [`Error::LaneThread`].
-    pub(super) fn new(name: &str, context: Arc<CudaContext>, capacity_bytes: u64) -> Result<Self> {
-        let lanes = Lanes::new(name, CudaEngine::new(context, capacity_bytes)?)?;
+    /// [`Error::Cuda`], [`Error::NoTf32`], [`Error::LaneThread`].
+    pub(super) fn new(name: &str, context: Arc<CudaContext>, capacity_bytes: u64, options: &Options) -> Result<Self> {
+        let lanes = Lanes::new(name, CudaEngine::new(context, capacity_bytes, options)?)?;
         Ok(Self {
             name: name.to_owned(),
             peer_reads: PeerReads::new(lanes.shared_engine()),
@@ -261,7 +262,7 @@ impl Device for CudaDevice {
 
     fn choices(&self) -> Vec<String> {
         let products = match &self.engine().blas {
-            Ok(blas) => format!("products by cuBLAS {}", blas.version()),
+            Ok(blas) => format!("products by cuBLAS {}, of f32 matrices in {}", blas.version(), blas.matmul()),
             Err(error) => format!("products by Lapidary's own kernels, because {error}"),
         };
         std::iter::once(products).chain(self.engine().autotune.told()).collect()

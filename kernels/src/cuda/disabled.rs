@@ -1,6 +1,6 @@
 //! The stand-in for a build without the feature `cuda`.
 
-use super::gpu::{Gpu, Libraries};
+use super::gpu::{Gpu, Libraries, Options};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
@@ -47,5 +47,13 @@ pub fn link(_ordinals: &[u32]) -> Result<()> {
 /// # Errors
 /// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
 pub fn open(_name: &str, _ordinal: u32, _capacity_bytes: u64) -> Result<Box<dyn Device>> {
+    Err(Error::NotBuilt { feature: "cuda" })
+}
+
+/// Opens a device on a GPU, with options.
+///
+/// # Errors
+/// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
+pub fn open_with(_name: &str, _ordinal: u32, _capacity: u64, _options: &Options) -> Result<Box<dyn Device>> {
     Err(Error::NotBuilt { feature: "cuda" })
 }

@@ -63,7 +63,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, result, sys};
 use parking_lot::Mutex;
 
-use super::gpu::{Gpu, Libraries};
+use super::gpu::{Gpu, Libraries, Options};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use device::CudaDevice;
@@ -163,6 +163,14 @@ pub fn link(ordinals: &[u32]) -> Result<()> {
 /// # Errors
 /// [`Error::NoLibrary`] or [`Error::OldDriver`] without a driver that can be used; [`Error::NoGpu`]; [`Error::Cuda`] when the driver fails.
 pub fn open(name: &str, ordinal: u32, capacity_bytes: u64) -> Result<Box<dyn Device>> {
+    open_with(name, ordinal, capacity_bytes, &Options::default())
+}
+
+/// As [`open`], with options.
+///
+/// # Errors
+/// As [`open`]; [`Error::NoTf32`].
+pub fn open_with(name: &str, ordinal: u32, capacity_bytes: u64, options: &Options) -> Result<Box<dyn Device>> {
     check_ordinals(&[ordinal])?;
-    Ok(Box::new(CudaDevice::new(name, keep_context(ordinal)?, capacity_bytes)?))
+    Ok(Box::new(CudaDevice::new(name, keep_context(ordinal)?, capacity_bytes, options)?))
 }

@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, CudaEvent, result, sys};
 use parking_lot::Mutex;
 
 use super::autotune::{Autotune, Shape, Tried};
-use super::blas::Blas;
+use super::blas::{self, Blas};
 use super::driver::{self, Named};
 use super::events::Events;
 use super::faults::Faults;
@@ -17,6 +17,7 @@ use super::modules::{KernelCall, Modules};
 use super::slots::{Pool, Slots};
 use super::staging::Staging;
 pub(super) use super::task::Task;
+use crate::cuda::gpu::Options;
 use crate::device::{Event, Span};
 use crate::error::Result;
 use crate::lanes::{Engine, LANES, LaneJob, LaneWork, lane_and_number};
@@ -56,8 +57,8 @@ struct Scratch {
 
 impl CudaEngine {
     /// # Errors
-    /// [`crate::Error::Cuda`].
-    pub(super) fn new(context: Arc<CudaContext>, capacity_bytes: u64) -> Result<Self> {
+    /// [`crate::Error::Cuda`], [`crate::Error::NoTf32`].
+    pub(super) fn new(context: Arc<CudaContext>, capacity_bytes: u64, options: &Options) -> Result<Self> {
         context.bind_to_thread().during("using a GPU")?;
         let events = [Events::new(&context)?, Events::new(&context)?, Events::new(&context)?];
         Ok(Self {
@@ -69,7 +70,7 @@ impl CudaEngine {
             staging: [Staging::new(&context), Staging::new(&context)],
             cache_bytes: driver::cache_bytes(context.cu_device())? as usize,
             autotune: Autotune::default(),
-            blas: Blas::start(&context, &events[0].stream),
+            blas: blas::start(&context, &events[0].stream, options.matmul)?,
             modules: Modules::new(&context)?,
             scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, rooms: Vec::new() }),
             events,

@@ -1,6 +1,7 @@
 //! The description of a GPU, and of the libraries that it is used through.
 
 use crate::error::Result;
+use crate::matmul::Matmul;
 use crate::version::Version;
 
 /// A GPU of this machine.
@@ -16,6 +17,13 @@ pub struct Gpu {
     pub total_bytes: u64,
     /// Bytes of the L2 cache, which all multiprocessors share.
     pub cache_bytes: u64,
+}
+
+/// How a GPU is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// How f32 matrices are multiplied: [`Matmul::F32`] or [`Matmul::Tf32`].
+    pub matmul: Matmul,
 }
 
 /// NVIDIA's libraries on this machine: the version of each that can be used, or why it cannot.

@@ -86,7 +86,7 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
         predictor = predictor.dtype(dtype.float());
     }
     if !args.json {
-        args.device.say_how_bf16_is_multiplied(predictor.matmul());
+        args.device.say_how_matrices_are_multiplied(predictor.matmul());
     }
     let [data] = &args.data[..] else {
         if reorder != Reorder::default() {

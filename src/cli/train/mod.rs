@@ -62,7 +62,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     }
     if !args.output.json {
         say_what_is_cut(&trainer, args.training.strips);
-        args.device.say_how_bf16_is_multiplied(trainer.matmul());
+        args.device.say_how_matrices_are_multiplied(trainer.matmul());
     }
     if args.output.explain {
         let plan = trainer.explain();
