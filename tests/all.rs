@@ -55,6 +55,7 @@ mod partition_learned;
 mod passes;
 mod peers;
 mod plan;
+mod plan_advice;
 mod plan_tasks;
 mod program;
 mod ranks;

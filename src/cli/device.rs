@@ -1,6 +1,7 @@
 //! The flags that say where and how a program runs. All verbs that run a program share them.
 
 use std::num::NonZeroUsize;
+use std::sync::Once;
 
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
@@ -210,5 +211,17 @@ pub(super) fn memory_size(text: Option<&str>) -> Result<Option<ByteSize>> {
             expected: "write bytes, or a number with kB, MB, GB, KiB, MiB or GiB".into(),
         })
     };
-    text.map(parse).transpose()
+    let size: Option<ByteSize> = text.map(parse).transpose()?;
+    if let Some(text) = text.filter(|text| is_without_unit(text)) {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            say(format_args!("note: --device-memory {text} is {text} bytes; {text} gigabytes are {text}GB"))
+        });
+    }
+    Ok(size)
+}
+
+/// Whether a size is so small a number of bytes that its unit was probably forgotten.
+fn is_without_unit(text: &str) -> bool {
+    text.parse::<u64>().is_ok_and(|bytes| (1..1000).contains(&bytes))
 }

@@ -4,6 +4,7 @@ use lapidary_planner::memory::{Objective, Policy};
 use serde::Serialize;
 use serde_json::json;
 
+use super::advice::{WORDS, advice};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use crate::error::Result;
 use crate::forecast::{
@@ -79,7 +80,11 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
             print(&format!("\n{knee}"))?;
         }
     }
-    Ok(())
+    print(&format!("\n{WORDS}"))?;
+    match advice(forecast, size) {
+        Some(advice) => print(&format!("\n{advice}")),
+        None => Ok(()),
+    }
 }
 
 /// Returns the seconds of an epoch if ranks compute while they send, and if they do not: of the last policy that fits.
@@ -210,7 +215,7 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         bytes_to_device,
         bytes_to_host,
         bytes_between_devices: some(plan.bytes_between_devices()),
-        peak_bytes: peak(plan),
+        peak_bytes: plan.peak_bytes(),
         lower_bound_bytes: lower_bound(plan),
         epoch_seconds: plan.epoch_seconds(),
         epoch_seconds_range: plan.epoch_seconds_range(),
@@ -227,10 +232,6 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
 /// Returns `None` for 0, so that the field is left out.
 fn some(bytes: u64) -> Option<u64> {
     (bytes > 0).then_some(bytes)
-}
-
-fn peak(plan: &PlanForecast) -> u64 {
-    plan.devices.iter().map(|device| device.peak_bytes).max().unwrap_or(0)
 }
 
 fn lower_bound(plan: &PlanForecast) -> u64 {
@@ -299,7 +300,7 @@ fn policies_table(forecast: &Forecast, objective: Objective) -> String {
                     size(to_host),
                     if bound == 0 && cost > 0 { "-".into() } else { size(bound) },
                     percent(gap),
-                    size(peak(plan)),
+                    size(plan.peak_bytes()),
                     size(plan.host_bytes),
                     seconds(plan.epoch_seconds()),
                 ]);
@@ -389,7 +390,7 @@ fn steps(policy: &PolicyForecast, plan: &PlanForecast) -> String {
 }
 
 /// Formats a size with two decimals, since neighbouring points of a curve differ in the third digit.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     let (mut size, mut unit) = (bytes as f64, "B");
     for larger in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
         if size < 1024.0 {

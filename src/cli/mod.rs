@@ -3,12 +3,14 @@
 //! Results go to standard output: tables, or with `--json` JSON lines and nothing else. Progress, notes and errors go
 //! to standard error. `failure.rs` has the exit codes.
 
+mod advice;
 mod batch_forecast;
 mod bus_error;
 mod compare;
 mod data;
 mod device;
 mod failure;
+mod fit_on;
 mod forecast;
 mod gpu_check;
 mod infer;

@@ -89,6 +89,10 @@ pub(super) struct PlanArgs {
     /// With --compare: weight of a vertex for METIS and hypergraphs: edges, rows, learned or train, as in `data partition`
     #[arg(long, value_name = "WHAT", default_value_t, requires = "compare", help_heading = "Plan")]
     weights: Weighings,
+    /// Plan for several kinds of devices instead, side by side: profiles and sizes, such as rtx4090,h100,24GB
+    #[arg(long, value_name = "KINDS", conflicts_with_all = ["tasks", "explain", "compare", "profile", "device_memory"],
+          help_heading = "Plan")]
+    fit_on: Option<String>,
     /// Print the steps of each plan; with --json on standard error
     #[arg(long, help_heading = "Output")]
     explain: bool,
@@ -284,6 +288,10 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     }
     if let Some(width) = args.batches.embedding {
         dry_run = dry_run.embedding(width);
+    }
+    if let Some(kinds) = &args.fit_on {
+        let fits = super::fit_on::run(kinds, &dry_run.curve(false), args.json)?;
+        return Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) });
     }
     super::kernel_times::measure_if_needed(&dry_run.profile_name(), args.json)?;
     if let (Some(ways), Subject::Data(data)) = (&args.compare, subject) {

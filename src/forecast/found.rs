@@ -134,6 +134,11 @@ impl PlanForecast {
         self.devices.iter().fold([0, 0], |sum, d| [sum[0] + d.bytes_to_device, sum[1] + d.bytes_to_host])
     }
 
+    /// Returns the peak of the device memory in bytes, of the device that needs most.
+    pub fn peak_bytes(&self) -> u64 {
+        self.devices.iter().map(|device| device.peak_bytes).max().unwrap_or(0)
+    }
+
     /// Returns the bytes copied from device to device.
     pub fn bytes_between_devices(&self) -> u64 {
         self.devices.iter().map(|device| device.bytes_between_devices).sum()
