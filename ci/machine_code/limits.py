@@ -24,12 +24,12 @@ class GatherLimit:
 # ---- Switch `is_required` on as soon as the kernels meet a limit. ----
 GATHER_LIMITS = [
     # No gather waits for a branch between the loads of its indices.
-    GatherLimit(r"gather_.*", "f32", None, 0, is_required=False),
-    GatherLimit(r"gather_.*", "bf16", None, 0, is_required=False),
+    GatherLimit(r"gather_.*", "f32", None, 0, is_required=True),
+    GatherLimit(r"gather_.*", "bf16", None, 0, is_required=True),
     # Sources of one matrix: no halo and no window.
-    GatherLimit(r"gather_own_4x1", "f32", 80, 0, is_required=False),
-    # Sources of a matrix and its halo.
-    GatherLimit(r"gather_4x1", "f32", 150, 0, is_required=False),
+    GatherLimit(r"gather_4x1", "f32", 80, 0, is_required=True),
+    # Sources of a window, or of a matrix and its halo.
+    GatherLimit(r"gather_split_4x1", "f32", 150, 0, is_required=True),
 ]
 
 

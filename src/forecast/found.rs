@@ -30,6 +30,21 @@ pub struct Forecast {
     pub traffic: Option<Traffic>,
 }
 
+impl Forecast {
+    /// Returns what the seconds of a built-in profile rest on. `None` for a profile that was measured, or read from a file.
+    pub fn basis(&self) -> Option<&'static str> {
+        basis(&self.profile)
+    }
+}
+
+/// Returns what the seconds of a built-in profile rest on.
+pub(super) fn basis(profile: &Profile) -> Option<&'static str> {
+    Profile::NAMES.contains(&&*profile.name).then_some(match profile.gpu {
+        Some(_) => "predicted from machine code and data sheets, not measured on a GPU",
+        None => "predicted from data sheets, not measured on a GPU",
+    })
+}
+
 /// One device's part of the graph.
 #[derive(Clone, Debug)]
 pub struct PartForecast {
