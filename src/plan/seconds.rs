@@ -59,7 +59,9 @@ impl Rates {
             seconds: call_seconds(&self.profile, lowered, call, cached_bytes, gather_s),
             spread: UNMEASURED,
         };
-        let Some((times, locality)) = &self.measured else { return (String::new(), self.shared(by_profile(0.0, None))) };
+        let Some((times, locality)) = &self.measured else {
+            return (String::new(), self.shared(by_profile(0.0, None)));
+        };
         let (name, work) = kernel_work(lowered, call, locality);
         let cached_bytes = || work.get(Quantity::GatheredBytes) - work.get(Quantity::PastLastCache);
         let gather_s = || on_gpu::gather_s(&self.profile, lowered, call, locality);
@@ -110,13 +112,7 @@ impl Rates {
 
 /// Returns the seconds of one kernel call that a profile predicts, if a gather finds so many bytes in the last cache.
 /// `gather_s` are the seconds of the gather itself, if they are known better.
-fn call_seconds(
-    profile: &Profile,
-    lowered: &Lowered,
-    call: &Call,
-    cached_bytes: f64,
-    gather_s: Option<f64>,
-) -> f64 {
+fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call, cached_bytes: f64, gather_s: Option<f64>) -> f64 {
     let size = |size: usize| size as u64;
     let bytes = |slots: &mut dyn Iterator<Item = Slot>| slots.map(|slot| lowered.tensor(slot).bytes).sum::<u64>();
     let steps = &call.inputs[call.head_inputs().len()..];

@@ -28,6 +28,21 @@ pub struct GatherSizes {
     pub split: bool,
 }
 
+impl GatherSizes {
+    /// Returns the bytes that a gather reads from the memory if this share of its reads of sources misses the L2 cache. Each
+    /// slice reads the graph, and each source is read at least once.
+    pub fn memory_bytes(&self, way: &GatherWay, misses: f64) -> f64 {
+        let graph = 8 * (self.rows + 1) + if self.weighted { 8 } else { 4 } * self.edges;
+        let row_bytes = (self.d * self.stored.byte_count()) as f64;
+        (graph * way.slices) as f64 + row_bytes * (misses * self.edges as f64).max(self.sources as f64)
+    }
+
+    /// Returns the bytes of the sources that a slice reads again and again.
+    pub fn slice_bytes(&self, way: &GatherWay) -> f64 {
+        (self.sources * way.columns * self.stored.byte_count()) as f64
+    }
+}
+
 /// One way to run a gather: by whole rows, or by groups of columns that fit the L2 cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatherWay {
@@ -61,7 +76,8 @@ fn way(sizes: GatherSizes, columns: usize, architecture: &str) -> Option<GatherW
     let tiles = width.tiles(columns);
     let columns = (tiles * width.lanes * width.vector).min(d);
     let slices = d.div_ceil(columns);
-    let [weights, matrices] = [(weighted, "weighted_"), (split, "split_")].map(|(has, word)| if has { word } else { "" });
+    let [weights, matrices] =
+        [(weighted, "weighted_"), (split, "split_")].map(|(has, word)| if has { word } else { "" });
     let kernel = format!("gather_{weights}{matrices}{}x{tiles}", width.vector);
     let of_warp = issued_per_edge(&kernel, stored, architecture)?;
     let of_edges = if weighted { 8.0 } else { 4.0 } * slices as f64;
@@ -126,5 +142,17 @@ mod tests {
         let weighted = GatherSizes { weighted: true, split: true, ..REDDIT };
         let [plain, weighted] = [REDDIT, weighted].map(|sizes| gather_ways(sizes, 50_000_000, "sm_90")[0]);
         assert!(weighted.instructions > plain.instructions && weighted.l2_bytes > plain.l2_bytes);
+    }
+
+    #[test]
+    fn memory_has_the_graph_by_slice_and_each_source_once_or_as_often_as_it_misses() {
+        let stored = StorageType::F32;
+        let sizes = GatherSizes { rows: 10, edges: 100, sources: 20, d: 64, stored, weighted: false, split: false };
+        let way = GatherWay { slices: 2, columns: 32, instructions: 1.0, l2_bytes: 1.0 };
+        assert_eq!(sizes.memory_bytes(&way, 0.0), 2.0 * (88.0 + 400.0) + 256.0 * 20.0);
+        assert_eq!(sizes.memory_bytes(&way, 0.5), 2.0 * (88.0 + 400.0) + 256.0 * 50.0);
+        let weighted = GatherSizes { weighted: true, stored: StorageType::Bf16, ..sizes };
+        assert_eq!(weighted.memory_bytes(&way, 0.5), 2.0 * (88.0 + 800.0) + 128.0 * 50.0);
+        assert_eq!(weighted.slice_bytes(&way), 64.0 * 20.0);
     }
 }

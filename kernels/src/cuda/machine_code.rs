@@ -26,7 +26,10 @@ pub(super) fn issued_per_edge(kernel: &str, stored: StorageType, architecture: &
 /// Returns the lines of the release below the line that begins with `word`, up to an empty line.
 fn section(word: &str) -> impl Iterator<Item = &'static str> {
     let release = TABLE.lines().skip_while(|line| *line != RELEASE);
-    release.skip_while(move |line| line.split_whitespace().next() != Some(word)).skip(1).take_while(|line| !line.is_empty())
+    release
+        .skip_while(move |line| line.split_whitespace().next() != Some(word))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
 }
 
 #[cfg(test)]
