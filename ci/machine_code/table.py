@@ -14,7 +14,7 @@ Gathers: the loop that adds several edges a round. `all` counts its instructions
 warp issues in a round on the shortest way, without halo, window and fault; `per edge` is `issued` over the edges of a round;
 `per 16 B` is that over 16 bytes of columns of each thread. `between` counts branches and stores between the first and the
 last load of an index, which keep these loads from being in flight together. Loads are written as count x bits; `rows` also
-has the loads of weights. `store` is the widest store of the kernel, in bits; a report of a fault has 64.
+has the loads of weights. `store` is the widest store of the kernel, in bits; a report of a fault has 64 or 128.
 
 Widths: the kernel that the host chooses for rows of this many columns, by whole rows, and the instructions that warps
 issue per edge with all slices.
