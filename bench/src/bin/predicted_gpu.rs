@@ -5,14 +5,13 @@
 //!
 //! Prints the tables of `bench/results/predicted_gpu.md`.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 
 use lapidary::Model;
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary_cost_model::Profile;
 use lapidary_kernels::StorageType;
-use lapidary_kernels::cuda::{GatherSizes, gather_ways};
+use lapidary_kernels::cuda::{GatherSizes, GatherWay, gather_ways};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -22,7 +21,7 @@ const CARDS: [&str; 3] = ["h200", "h100", "a100"];
 /// Share of the L2 cache that the sources of a gather can use, as in forecasts.
 const USABLE: f64 = 0.75;
 
-const REDDIT: Shape = Shape { vertices: 232_965, edges: 114_848_857, features: 602, classes: 41, directed: false };
+const REDDIT: Shape = Shape { vertices: 232_965, edges: 114_615_892, features: 602, classes: 41, directed: false };
 const PRODUCTS: Shape = Shape { vertices: 2_449_029, edges: 123_718_280, features: 100, classes: 47, directed: false };
 
 const HEAD: &str = "\
@@ -60,8 +59,8 @@ fn main() -> Result<()> {
             profile.memory_bytes_per_s / 1e12
         );
     }
-    println!("\n## Gathers over Reddit\n\n{} vertices, {} edges, without weights.", REDDIT.vertices, REDDIT.edges);
-    gathers(REDDIT, &[16, 41, 64, 128, 256])?;
+    println!("\n## Gathers over Reddit, with self-loops\n");
+    gathers(Shape { edges: REDDIT.edges + REDDIT.vertices, ..REDDIT }, &[16, 41, 64, 128, 256])?;
     println!(
         "\n## Gathers over products\n\n{} vertices, {} edges, without weights.",
         PRODUCTS.vertices, PRODUCTS.edges
@@ -76,73 +75,105 @@ fn named(card: &str) -> Result<Profile> {
 
 /// Prints each way to run gathers of these widths.
 fn gathers(shape: Shape, widths: &[usize]) -> Result<()> {
-    let head = "card | type | width | columns at a time | instructions | L2 bytes | memory bytes | issue ms | L2 ms | memory ms | ms";
-    println!("\n| {head} |\n| --- | --- {}|", "| ---: ".repeat(9));
-    let (rows, edges) = (shape.vertices as usize, shape.edges as usize);
+    println!("{} vertices, {} edges, without weights.\n", shape.vertices, shape.edges);
+    println!(
+        "| card | type | width | columns at a time | instructions | L2 | memory | issue ms | L2 ms | memory ms | ms |"
+    );
+    println!("| --- | --- {}|", "| ---: ".repeat(9));
     for card in CARDS {
         let profile = named(card)?;
-        let gpu = profile.gpu.clone().ok_or("the card has no rates")?;
-        for (stored, &d) in
-            [StorageType::F32, StorageType::Bf16].iter().flat_map(|s| widths.iter().map(move |d| (*s, d)))
-        {
-            let sizes = GatherSizes { rows, edges, sources: rows, d, stored, weighted: false, split: false };
-            for way in gather_ways(sizes, profile.cache_bytes as usize, &gpu.architecture) {
-                let misses = (1.0 - USABLE * profile.cache_bytes as f64 / sizes.slice_bytes(&way)).max(0.0);
-                let out = (rows * d * stored.byte_count()) as f64;
-                let memory = sizes.memory_bytes(&way, misses) + out;
-                let seconds = profile.kernel_s(way.instructions, way.l2_bytes, memory).ok_or("no rates")?;
-                println!(
-                    "| {card} | {} | {d} | {} | {:.2} G | {:.1} GB | {:.1} GB | {:.2} | {:.2} | {:.2} | {:.2} |",
-                    stored.name(),
-                    way.columns,
-                    way.instructions / 1e9,
-                    way.l2_bytes / 1e9,
-                    memory / 1e9,
-                    1e3 * way.instructions / gpu.issued_per_s(),
-                    1e3 * way.l2_bytes / gpu.l2_bytes_per_s,
-                    1e3 * memory / profile.memory_bytes_per_s,
-                    1e3 * seconds
-                );
+        let gpu = profile.gpu.as_ref().ok_or("the card has no rates")?;
+        for stored in [StorageType::F32, StorageType::Bf16] {
+            for &d in widths {
+                for Predicted { way, memory_bytes, seconds } in ways(&profile, shape, d, stored) {
+                    println!(
+                        "| {card} | {} | {d} | {} | {:.2} G | {:.1} GB | {:.1} GB | {:.2} | {:.2} | {:.2} | {:.2} |",
+                        stored.name(),
+                        way.columns,
+                        way.instructions / 1e9,
+                        way.l2_bytes / 1e9,
+                        memory_bytes / 1e9,
+                        1e3 * way.instructions / gpu.issued_per_s(),
+                        1e3 * way.l2_bytes / gpu.l2_bytes_per_s,
+                        1e3 * memory_bytes / profile.memory_bytes_per_s,
+                        1e3 * seconds
+                    );
+                }
             }
         }
     }
     Ok(())
 }
 
-/// Prints the forecasts of epochs, without evaluations.
+/// A way to run a gather, with its predicted bytes and seconds.
+struct Predicted {
+    way: GatherWay,
+    memory_bytes: f64,
+    seconds: f64,
+}
+
+/// Returns the ways to run a gather over a graph.
+fn ways(profile: &Profile, shape: Shape, d: usize, stored: StorageType) -> Vec<Predicted> {
+    let (rows, edges) = (shape.vertices as usize, shape.edges as usize);
+    let sizes = GatherSizes { rows, edges, sources: rows, d, stored, weighted: false, split: false };
+    let predicted = |way: GatherWay| {
+        let misses = (1.0 - USABLE * profile.cache_bytes as f64 / sizes.slice_bytes(&way)).max(0.0);
+        let memory_bytes = sizes.memory_bytes(&way, misses) + (rows * d * stored.byte_count()) as f64;
+        let seconds = profile.kernel_s(way.instructions, way.l2_bytes, memory_bytes)?;
+        Some(Predicted { way, memory_bytes, seconds })
+    };
+    let architecture = profile.gpu.as_ref().map_or("", |gpu| &gpu.architecture);
+    gather_ways(sizes, profile.cache_bytes as usize, architecture).into_iter().filter_map(predicted).collect()
+}
+
+/// Prints the forecasts of epochs in f32, without evaluations, and what they consist of.
 fn epochs() -> Result<()> {
+    println!("\n## Epochs of GCN in f32\n");
     println!(
-        "\n## Epochs of GCN\n\nAs `lapidary plan --shape V,E,F,C --hidden H --layers L --eval-every 0 --profile CARD`.\n"
+        "As `lapidary plan --shape V,E,F,C --hidden H --layers L --eval-every 0 --profile CARD`. The sums of features are"
     );
     println!(
-        "| card | graph | widths | type | epoch ms | kernels that it runs |\n| --- | --- | --- | --- | ---: | --- |"
+        "made once, before the first epoch. So the first layer gathers nothing, and has no gradient of its input. Row"
     );
-    let models = [
-        ("Reddit", REDDIT, vec![602, 16, 41]),
-        ("Reddit", REDDIT, vec![602, 256, 41]),
-        ("products", PRODUCTS, vec![100, 256, 256, 47]),
-    ];
+    println!("steps, losses and launches are what remains.\n");
+    println!("| card | graph | widths | gathers | gathers ms | products ms | remaining ms | epoch ms |");
+    println!("| --- | --- | --- | --- {}|", "| ---: ".repeat(4));
     for card in CARDS {
-        for (name, shape, widths) in &models {
+        let profile = named(card)?;
+        // The layers multiply first where that makes rows narrower. Each gather has one of the same width in backward.
+        for (name, shape, widths, gathered) in [
+            ("Reddit", REDDIT, &[602, 16, 41][..], &[16][..]),
+            ("Reddit", REDDIT, &[602, 256, 41], &[41]),
+            ("products", PRODUCTS, &[100, 256, 256, 47], &[256, 47]),
+        ] {
             let model = Model::gcn(widths).dropout(0.5);
-            for dtype in [StorageType::F32, StorageType::Bf16] {
-                let run = DryRun::new(&model, Subject::Shape(*shape)).profile(card).evaluates(false).dtype(dtype);
-                let forecast = run.run()?;
-                let plan = forecast.policies[0].outcome.as_ref().map_err(|bytes| format!("it needs {bytes} bytes"))?;
-                let mut counts = BTreeMap::new();
-                for step in plan.devices[0].steps.iter() {
-                    let kernel = step.op.rsplit('/').next().unwrap_or(&step.op);
-                    *counts.entry(kernel.to_owned()).or_insert(0) += 1;
-                }
-                let counts: Vec<String> = counts.iter().map(|(kernel, count)| format!("{count} {kernel}")).collect();
-                let widths = widths.iter().map(usize::to_string).collect::<Vec<_>>().join("-");
-                println!(
-                    "| {card} | {name} | {widths} | {} | {:.2} | {} |",
-                    dtype.name(),
-                    1e3 * plan.epoch_seconds(),
-                    counts.join(", ")
-                );
-            }
+            let forecast = DryRun::new(&model, Subject::Shape(shape)).profile(card).evaluates(false).run()?;
+            let plan = forecast.policies[0].outcome.as_ref().map_err(|bytes| format!("it needs {bytes} bytes"))?;
+            let with_loops = Shape { edges: shape.edges + shape.vertices, ..shape };
+            let gather_s = |&d: &usize| {
+                let seconds = ways(&profile, with_loops, d, StorageType::F32).into_iter().map(|way| way.seconds);
+                2.0 * seconds.fold(f64::INFINITY, f64::min)
+            };
+            let gathers_s: f64 = gathered.iter().map(gather_s).sum();
+            let products_s: f64 = widths
+                .windows(2)
+                .enumerate()
+                .map(|(layer, pair)| {
+                    let calls = if layer == 0 { 2.0 } else { 3.0 };
+                    calls * profile.linear_s(shape.vertices, pair[0] as u64, pair[1] as u64)
+                })
+                .sum();
+            let joined =
+                |numbers: &[usize], by: &str| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(by);
+            println!(
+                "| {card} | {name} | {} | 2 x {} | {:.2} | {:.2} | {:.2} | {:.2} |",
+                joined(widths, "-"),
+                joined(gathered, ", 2 x "),
+                1e3 * gathers_s,
+                1e3 * products_s,
+                1e3 * (plan.epoch_seconds() - gathers_s - products_s),
+                1e3 * plan.epoch_seconds()
+            );
         }
     }
     Ok(())
