@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::GpuRates;
+
 /// The rates of a device, for `f32`. A rate is what a large call reaches, not the peak of the datasheet, where that is
 /// known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +39,10 @@ pub struct Profile {
     pub capacity_bytes: u64,
     /// Numbers per coalesced access: 32 for a GPU's warp, 16 for a cache line.
     pub access_width: NonZeroU32,
+    /// The rates of a GPU that bound kernels whose machine code was counted. If absent, gathers are predicted by the rates
+    /// above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuRates>,
 }
 
 /// Why a profile cannot be used.
@@ -46,7 +52,7 @@ pub enum ProfileError {
     /// The text is not the JSON of a profile.
     #[error(
         "this is not a device profile; expected JSON with name, memory_bytes_per_s, gather_bytes_per_s, \
-         cached_gather_bytes_per_s, short_gather_bytes_per_s, cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width, and optionally between_devices_bytes_per_s"
+         cached_gather_bytes_per_s, short_gather_bytes_per_s, cache_bytes, to_device_bytes_per_s, to_host_bytes_per_s, flops_per_s, launch_s, capacity_bytes and access_width, and optionally between_devices_bytes_per_s and gpu"
     )]
     Json(#[from] serde_json::Error),
     /// A rate is not a finite number above 0.
@@ -108,6 +114,7 @@ impl Profile {
             launch_s: 5e-6,
             capacity_bytes,
             access_width: WARP,
+            gpu: GpuRates::named(name),
         })
     }
 
@@ -145,7 +152,8 @@ impl Profile {
             ("flops_per_s", self.flops_per_s),
             ("launch_s", self.launch_s),
         ];
-        match rates.into_iter().find(|(_, rate)| !(rate.is_finite() && *rate > 0.0)) {
+        let of_gpu = self.gpu.iter().flat_map(GpuRates::rates);
+        match rates.into_iter().chain(of_gpu).find(|(_, rate)| !(rate.is_finite() && *rate > 0.0)) {
             Some((field, found)) => Err(ProfileError::Rate { profile: self.name.clone(), field, found }),
             None => Ok(()),
         }
@@ -161,6 +169,15 @@ impl Profile {
         let (n, e, d) = (n as f64, e as f64, d as f64);
         let in_sequence = 8.0 * (n + 1.0) + 4.0 * e + 4.0 * n * d;
         self.launch_s + in_sequence / self.memory_bytes_per_s + 4.0 * e * d / self.gather_bytes_per_s
+    }
+
+    /// Returns the seconds of a kernel that issues so many instructions, and moves so many bytes from and to the L2 cache and
+    /// the memory: those of whichever takes longest, and of the launch. `None` if the rates of the GPU are not known.
+    pub fn kernel_s(&self, instructions: f64, l2_bytes: f64, memory_bytes: f64) -> Option<f64> {
+        let gpu = self.gpu.as_ref()?;
+        let issue_s = instructions / gpu.issued_per_s();
+        let bytes_s = (l2_bytes / gpu.l2_bytes_per_s).max(memory_bytes / self.memory_bytes_per_s);
+        Some(self.launch_s + issue_s.max(bytes_s))
     }
 
     /// Returns the seconds of a product of `[n, k]` and `[k, m]`, or of one of its gradients.

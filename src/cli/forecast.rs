@@ -53,6 +53,7 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
     let each = if devices == 1 { "" } else { " each" };
     let mut rows =
         vec![("devices", format!("{devices} of {memory}{each}")), ("profile", forecast.profile.name.clone())];
+    rows.extend(forecast.basis().map(|basis| ("seconds", basis.to_owned())));
     rows.extend(forecast.assumption.map(|assumption| ("assumption", assumption.to_owned())));
     print(&facts(&rows))?;
     print(&format!("\n{}", parts_table(forecast)))?;
@@ -160,6 +161,8 @@ struct PlanLine<'a> {
     epoch_seconds: f64,
     epoch_seconds_range: [f64; 2],
     eval_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    basis: Option<&'static str>,
     host_bytes: u64,
     tiles: usize,
     strips: usize,
@@ -220,6 +223,7 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         epoch_seconds: plan.epoch_seconds(),
         epoch_seconds_range: plan.epoch_seconds_range(),
         eval_seconds: plan.eval_seconds(),
+        basis: forecast.basis(),
         host_bytes: plan.host_bytes,
         tiles: plan.tiles,
         strips: plan.strips,

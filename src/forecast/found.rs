@@ -30,6 +30,21 @@ pub struct Forecast {
     pub traffic: Option<Traffic>,
 }
 
+impl Forecast {
+    /// Returns what the seconds of a built-in profile rest on. `None` for a profile that was measured, or read from a file.
+    pub fn basis(&self) -> Option<&'static str> {
+        basis(&self.profile)
+    }
+}
+
+/// Returns what the seconds of a built-in profile rest on.
+pub(super) fn basis(profile: &Profile) -> Option<&'static str> {
+    Profile::NAMES.contains(&&*profile.name).then_some(match profile.gpu {
+        Some(_) => "predicted from machine code and data sheets, not measured on a GPU",
+        None => "predicted from data sheets, not measured on a GPU",
+    })
+}
+
 /// One device's part of the graph.
 #[derive(Clone, Debug)]
 pub struct PartForecast {
@@ -179,5 +194,40 @@ impl CurvePoint {
     /// Whether this copies no more bytes and takes no longer.
     pub(super) fn is_no_worse_than(&self, other: &Self) -> bool {
         self.bytes() <= other.bytes() && self.epoch_seconds <= other.epoch_seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapidary_cost_model::GpuRates;
+
+    use super::*;
+    use crate::forecast::{DryRun, Shape, Subject};
+    use crate::model::Model;
+
+    #[test]
+    fn seconds_of_built_in_profiles_say_what_they_rest_on() {
+        let named = |name| Profile::named(name).expect("it is built in");
+        assert!(basis(&named("h100")).expect("it was not measured").contains("machine code"));
+        assert!(!basis(&named("p100")).expect("it was not measured").contains("machine code"));
+        assert_eq!(basis(&Profile { name: "NVIDIA H100".into(), ..named("h100") }), None);
+    }
+
+    #[test]
+    fn gathers_on_a_gpu_that_issues_slowly_take_as_long_as_their_instructions() {
+        let shape = Shape { vertices: 232_965, edges: 114_615_892, features: 602, classes: 41, directed: false };
+        let model = Model::gcn(&[602, 16, 41]);
+        let epoch_s = |clock_hz: Option<f64>| {
+            let h200 = Profile::named("h200").expect("it is built in");
+            let gpu = h200.gpu.clone().expect("its rates are known");
+            let profile = Profile { gpu: clock_hz.map(|clock_hz| GpuRates { clock_hz, ..gpu }), ..h200 };
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            std::fs::write(file.path(), profile.to_json()).expect("it can be written");
+            let path = file.path().to_str().expect("its path is text");
+            let forecast = DryRun::new(&model, Subject::Shape(shape)).profile(path).run().expect("it can be planned");
+            forecast.policies[0].outcome.as_ref().expect("it fits").epoch_seconds()
+        };
+        let [slow, twice, none] = [Some(1e6), Some(2e6), None].map(epoch_s);
+        assert!((slow / twice / 2.0 - 1.0).abs() < 0.05 && none < twice, "{slow} s, {twice} s, {none} s");
     }
 }

@@ -7,6 +7,7 @@
 mod cost;
 mod count;
 mod fit;
+mod on_gpu;
 mod order;
 mod script;
 mod seconds;

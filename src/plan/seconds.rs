@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use lapidary_cost_model::{Estimate, KernelTimes, Profile, Quantity};
 use lapidary_kernels::{Call, Price, Slot};
 
+use super::on_gpu;
 use super::timeline::Timeline;
 use super::work::{Locality, between_work, copy_work, kernel_work};
 use super::{Planned, PlannedDevice, Script};
@@ -54,14 +55,17 @@ impl Rates {
 
     /// Returns the predicted time of a kernel call, and the name of its kernel; an empty name if no kernel was measured.
     pub(crate) fn call(&self, lowered: &Lowered, call: &Call) -> (String, Estimate) {
-        let by_profile = |cached_bytes| Estimate {
-            seconds: call_seconds(&self.profile, lowered, call, cached_bytes),
+        let by_profile = |cached_bytes, gather_s| Estimate {
+            seconds: call_seconds(&self.profile, lowered, call, cached_bytes, gather_s),
             spread: UNMEASURED,
         };
-        let Some((times, locality)) = &self.measured else { return (String::new(), self.shared(by_profile(0.0))) };
+        let Some((times, locality)) = &self.measured else {
+            return (String::new(), self.shared(by_profile(0.0, None)));
+        };
         let (name, work) = kernel_work(lowered, call, locality);
         let cached_bytes = || work.get(Quantity::GatheredBytes) - work.get(Quantity::PastLastCache);
-        let estimate = times.predict(&name, &work).unwrap_or_else(|| by_profile(cached_bytes()));
+        let gather_s = || on_gpu::gather_s(&self.profile, lowered, call, locality);
+        let estimate = times.predict(&name, &work).unwrap_or_else(|| by_profile(cached_bytes(), gather_s()));
         (name, self.shared(estimate))
     }
 
@@ -107,26 +111,28 @@ impl Rates {
 }
 
 /// Returns the seconds of one kernel call that a profile predicts, if a gather finds so many bytes in the last cache.
-fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call, cached_bytes: f64) -> f64 {
+/// `gather_s` are the seconds of the gather itself, if they are known better.
+fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call, cached_bytes: f64, gather_s: Option<f64>) -> f64 {
     let size = |size: usize| size as u64;
     let bytes = |slots: &mut dyn Iterator<Item = Slot>| slots.map(|slot| lowered.tensor(slot).bytes).sum::<u64>();
     let steps = &call.inputs[call.head_inputs().len()..];
-    let head_s = match call.price() {
+    let head_s = match (call.price(), gather_s) {
+        (Price::Gather { .. }, Some(gather_s)) => gather_s,
         // The profile counts columns of f32, so the width is the number of f32 values with the bytes of a row.
-        Price::Gather { block, edges, row_bytes, .. } => {
+        (Price::Gather { block, edges, row_bytes, .. }, None) => {
             // A window of the sources reads the sum of those before.
             let sum = profile.elementwise_s(bytes(&mut call.sum.iter().map(|mat| mat.slot))) - profile.elementwise_s(0);
             let gather_s = profile.gather_s(size(block.rows), edges, size(row_bytes.div_ceil(4)));
             let saved_s = 1.0 / profile.gather_bytes_per_s - 1.0 / profile.cached_gather_bytes_per_s;
             gather_s + sum - cached_bytes * saved_s.max(0.0)
         }
-        Price::Product { rows, k, m } => profile.linear_s(size(rows), size(k), size(m)),
-        Price::Rows { .. } => {
+        (Price::Product { rows, k, m }, _) => profile.linear_s(size(rows), size(k), size(m)),
+        (Price::Rows { .. }, _) => {
             // The sum that the call continues is not counted. Operands of row steps are counted below.
             let mut beside = call.sum.iter().chain(steps).map(|mat| mat.slot);
             profile.elementwise_s(bytes(&mut call.reads().chain(call.writes())) - bytes(&mut beside))
         }
-        Price::Nothing => 0.0,
+        (Price::Nothing, _) => 0.0,
     };
     // The launch is already counted in `head_s`, so it is subtracted here.
     let step_bytes = bytes(&mut steps.iter().map(|mat| mat.slot));

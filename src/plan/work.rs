@@ -79,6 +79,16 @@ impl Locality {
         }
     }
 
+    /// Returns the share of a gather's reads that miss the last cache, if the part of its sources that it reads again and
+    /// again has so many bytes.
+    pub(super) fn past_last_cache(&self, lowered: &Lowered, indptr: Slot, source_bytes: f64) -> f64 {
+        if source_bytes > 0.0 {
+            self.reuse(lowered, indptr).misses((self.last_bytes / source_bytes).min(1.0))
+        } else {
+            0.0
+        }
+    }
+
     /// Returns the work of a gather that makes `rows` rows from `edges` edges and `sources` sources of `row_bytes` bytes,
     /// with this reuse. `ascend` says whether the sources of each row ascend, and `is_plain` whether rows are f32 and
     /// edges have no weights.

@@ -61,6 +61,7 @@ pub fn measure() -> Result<Profile> {
         launch_s: launch_seconds(),
         capacity_bytes: host::memory_bytes(),
         access_width: std::num::NonZeroU32::new(16).expect("a cache line has 16 floats"),
+        gpu: None,
     };
     tracing::debug!(?profile, "measured");
     Ok(profile)

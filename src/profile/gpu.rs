@@ -261,6 +261,7 @@ pub(super) fn measure(ordinal: u32) -> Result<Profile> {
         launch_s: bench.launch_seconds(200)?[1].max(1e-7),
         capacity_bytes: gpu.total_bytes,
         access_width: std::num::NonZeroU32::new(32).expect("a warp has 32 threads"),
+        gpu: None,
     };
     tracing::debug!(?profile, "measured");
     Ok(profile)

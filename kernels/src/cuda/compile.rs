@@ -56,7 +56,7 @@ impl File {
         }
     }
 
-    /// Returns the text that the files of a family share; `ci/cubin.py` finds it by its name.
+    /// Returns the text that the files of a family share; `ci/machine_code/compile.py` finds it by its name.
     fn shared(self) -> &'static str {
         match self {
             Self::Attention | Self::AttentionGrad | Self::AttentionRows => include_str!("attention.cuh"),

@@ -4,6 +4,8 @@
 //! used if it is found. None of them is needed to build. On a machine without a GPU, the same code is tested over an
 //! emulated driver (`kernels/emulator/`).
 
+mod columns;
+mod gather_work;
 mod gpu;
 #[cfg(feature = "cuda")]
 #[path = "enabled.rs"]
@@ -11,6 +13,9 @@ mod imp;
 #[cfg(not(feature = "cuda"))]
 #[path = "disabled.rs"]
 mod imp;
+mod machine_code;
+mod width;
 
+pub use gather_work::{GatherSizes, GatherWay, gather_ways};
 pub use gpu::{Gpu, Libraries, Options};
 pub use imp::{free_bytes, gpus, libraries, link, open, open_with, reach_each_other};

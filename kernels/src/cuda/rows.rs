@@ -4,6 +4,7 @@ use super::args::{self, MOST_STEPS};
 use super::compile::File;
 use super::modules::THREADS;
 use super::prepare::Plan;
+pub(super) use crate::cuda::width::{WARP, Width};
 use crate::error::{Error, Result};
 use crate::op::RowStep;
 use crate::op::call::{Call, Mat};
@@ -11,38 +12,9 @@ use crate::random::DropoutKey;
 use crate::random::{run_key, threshold};
 use crate::storage_type::StorageType;
 
-/// Threads per warp.
-pub(super) const WARP: usize = 32;
-
-/// How the threads of a group divide a row.
-#[derive(Clone, Copy)]
-pub(super) struct Width {
-    /// Cells per load.
-    pub(super) vector: usize,
-    /// Threads per row: a power of two.
-    pub(super) lanes: usize,
-}
-
 impl Width {
-    /// Chooses as many cells per load as 16 bytes hold, if the row length is a multiple of that.
-    pub(super) fn of(d: usize, stored: StorageType) -> Self {
-        let vector = match d {
-            _ if d.is_multiple_of(8) && stored == StorageType::Bf16 => 8,
-            _ if d.is_multiple_of(4) => 4,
-            _ => 2 - d % 2,
-        };
-        Self { vector, lanes: d.div_ceil(vector).next_power_of_two().clamp(1, WARP) }
-    }
-
     pub(super) fn rows_of_block(&self) -> usize {
         THREADS as usize / self.lanes
-    }
-
-    /// Returns the tiles that each thread of a gather keeps in registers: as many as the row needs, up to the most that
-    /// the kernels support.
-    pub(super) fn tiles(&self, d: usize) -> usize {
-        let most = [4, 4, 2, 2, 1][self.vector / 2];
-        d.div_ceil(self.vector * self.lanes).next_power_of_two().clamp(1, most)
     }
 }
 

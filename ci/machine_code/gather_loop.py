@@ -1,0 +1,91 @@
+"""Finds the loop of a gather that adds several edges a round, and counts its instructions."""
+
+import re
+from collections import Counter, deque
+from dataclasses import dataclass
+
+NAME = re.compile(r"^gather_(?:\w+_)?(\d)x(\d)$")
+
+
+@dataclass(frozen=True)
+class GatherLoop:
+    edges: int  # that a round adds
+    instructions: int  # of the loop, with all of its branches
+    issued: int  # by a warp in a round on the shortest way: no halo, no fault
+    per_edge: float
+    per_16_bytes: float  # per edge and 16 bytes of columns of a thread
+    branches: int  # between the first and the last load of an index
+    stores: int  # between them
+    index_loads: str
+    row_loads: str
+
+
+def is_gather(name):
+    return bool(NAME.match(name))
+
+
+def cells_of(name):
+    """Returns the cells per load and the loads per row of each thread."""
+    vector, tiles = NAME.match(name).groups()
+    return int(vector), int(tiles)
+
+
+def gather_loop(kernel, storage):
+    """Returns the figures of the first loop that loads rows of at least four edges and adds them."""
+    vector, tiles = cells_of(kernel.name)
+    for loop in kernel.loops():
+        code = [kernel.code[position] for position in loop]
+        adds = sum(i.operation == "FADD" for i in code)
+        indices, rows = _loads(kernel, loop)
+        edges = adds // (vector * tiles)
+        if edges < 4 or adds % (vector * tiles) or not indices or not rows:
+            continue
+        issued = kernel.shortest_path(loop)
+        row_bytes = vector * tiles * (4 if storage == "f32" else 2)
+        between = [kernel.code[position] for position in loop if indices[0] < position < indices[-1]]
+        return GatherLoop(
+            edges=edges,
+            instructions=len(loop),
+            issued=issued,
+            per_edge=issued / edges,
+            per_16_bytes=issued / edges / (row_bytes / 16),
+            branches=sum(i.operation == "BRA" for i in between),
+            stores=sum(i.operation == "STG" for i in between),
+            index_loads=_widths(kernel, indices),
+            row_loads=_widths(kernel, rows),
+        )
+    raise SystemExit(f"error: {kernel.name} in {storage}: no loop adds four edges a round")
+
+
+def _loads(kernel, loop):
+    """Returns the loads of indices, whose values become addresses, and of rows and weights, whose values are added."""
+    after, body = kernel.successors(), set(loop)
+    loads = [position for position in loop if kernel.code[position].operation == "LDG"]
+    uses = {load: _use(kernel, body, after, load) for load in loads}
+    return [load for load in loads if uses[load] == "LDG"], [load for load in loads if uses[load] == "FADD"]
+
+
+def _use(kernel, loop, after, load):
+    """Returns the operation that a loaded value reaches first, LDG or FADD, be it in the next round."""
+    reached = {}
+    waiting = deque((position, frozenset(kernel.code[load].writes)) for position in after[load])
+    while waiting:
+        position, values = waiting.popleft()
+        if position not in loop or values <= reached.get(position, frozenset()):
+            continue
+        reached[position] = values = values | reached.get(position, frozenset())
+        instruction = kernel.code[position]
+        if instruction.reads & values:
+            if instruction.operation in ("LDG", "FADD"):
+                return instruction.operation
+            values |= instruction.writes
+        elif not instruction.guard:
+            values -= instruction.writes
+        waiting += [(next_one, values) for next_one in after[position]]
+    return None
+
+
+def _widths(kernel, positions):
+    """Returns how many loads there are of each width, such as `4x128`."""
+    counts = Counter(kernel.code[position].width_bits for position in positions)
+    return "+".join(f"{count}x{bits}" for bits, count in sorted(counts.items(), reverse=True))

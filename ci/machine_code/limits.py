@@ -1,0 +1,62 @@
+"""What the machine code must fulfil."""
+
+import re
+from dataclasses import dataclass
+
+from gather_loop import cells_of, is_gather
+
+# Files whose machine code may have fused multiply-adds. Products ask for them. In the others they are part of divisions,
+# square roots and logarithms; the table has their number, so that a diff shows a new one.
+MAY_FUSE = {"product.cu", "attention.cu", "layer_norm.cu", "losses.cu", "optimizers.cu", "sums.cu"}
+
+
+@dataclass(frozen=True)
+class GatherLimit:
+    """Limits on the loop of gathers whose names match."""
+
+    kernels: str
+    storage: str
+    instructions: int | None  # for four edges, with all branches
+    between: int | None  # branches and stores between the first and the last load of an index
+    is_required: bool  # else it is only reported
+
+
+# ---- Switch `is_required` on as soon as the kernels meet a limit. ----
+GATHER_LIMITS = [
+    # No gather waits for a branch between the loads of its indices.
+    GatherLimit(r"gather_.*", "f32", None, 0, is_required=True),
+    GatherLimit(r"gather_.*", "bf16", None, 0, is_required=True),
+    # Sources of one matrix: no halo and no window.
+    GatherLimit(r"gather_4x1", "f32", 80, 0, is_required=True),
+    # Sources of a window, or of a matrix and its halo.
+    GatherLimit(r"gather_split_4x1", "f32", 150, 0, is_required=True),
+]
+
+
+def broken(key, figures):
+    """Yields what a kernel breaks of that which always holds."""
+    file, kernel, storage, _ = key
+    if figures.used.local_bytes:
+        yield f"it spills or uses local memory: {figures.used.local_bytes} bytes"
+    if figures.fused and file not in MAY_FUSE:
+        yield f"it has {figures.fused} fused multiply-adds (FFMA)"
+    if is_gather(kernel):
+        vector, _ = cells_of(kernel)
+        bits = vector * (32 if storage == "f32" else 16)
+        if f"x{bits}" not in figures.loop.row_loads:
+            yield f"it does not load {bits} bits of a row at once, but {figures.loop.row_loads}"
+
+
+def beyond(key, figures):
+    """Yields whether it is required, and what a gather exceeds, for each of GATHER_LIMITS."""
+    _, kernel, storage, _ = key
+    for limit in GATHER_LIMITS:
+        if not is_gather(kernel) or limit.storage != storage or not re.fullmatch(limit.kernels, kernel):
+            continue
+        loop = figures.loop
+        for_four = loop.instructions * 4 / loop.edges
+        if limit.instructions is not None and for_four > limit.instructions:
+            yield limit.is_required, f"{for_four:g} instructions for four edges, of at most {limit.instructions}"
+        if limit.between is not None and loop.branches + loop.stores > limit.between:
+            said = f"{loop.branches} branches and {loop.stores} stores between the loads of indices"
+            yield limit.is_required, f"{said}, of at most {limit.between}"
