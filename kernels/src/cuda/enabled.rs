@@ -15,6 +15,8 @@ mod blas;
 mod cache;
 #[path = "compile.rs"]
 mod compile;
+#[path = "counts.rs"]
+mod counts;
 #[path = "device.rs"]
 mod device;
 #[path = "driver.rs"]
@@ -66,6 +68,7 @@ use parking_lot::Mutex;
 use super::gpu::{Gpu, Libraries, Options};
 use crate::device::Device;
 use crate::error::{Error, Result};
+pub use counts::{counts, forget_most};
 use device::CudaDevice;
 use driver::Named;
 

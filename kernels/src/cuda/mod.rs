@@ -12,5 +12,5 @@ mod imp;
 #[path = "disabled.rs"]
 mod imp;
 
-pub use gpu::{Gpu, Libraries, Options};
-pub use imp::{free_bytes, gpus, libraries, link, open, open_with, reach_each_other};
+pub use gpu::{Counts, Gpu, Libraries, Options};
+pub use imp::{counts, forget_most, free_bytes, gpus, libraries, link, open, open_with, reach_each_other};

@@ -114,8 +114,7 @@ fn check(
     }
 }
 
-#[test]
-fn steps_behind_a_gather() {
+pub(crate) fn steps_behind_a_gather() {
     for graph in hostile_graphs() {
         let longest = (0..graph.rows()).map(|v| graph.view().edges(v).len()).max().unwrap_or(0);
         for d in [0, 1, 3, 16, 17, 41, 602] {
@@ -145,8 +144,7 @@ fn steps_behind_a_gather() {
     }
 }
 
-#[test]
-fn steps_behind_products() {
+pub(crate) fn steps_behind_products() {
     let shapes =
         [(0, 3, 4), (5, 0, 4), (5, 4, 0), (1, 1, 1), (3, 17, 41), (1537, 7, 3), (4000, 41, 17), (70, 20, 2100)];
     for (n, d_in, d_out) in shapes {
@@ -167,8 +165,7 @@ fn steps_behind_products() {
     }
 }
 
-#[test]
-fn steps_behind_steps() {
+pub(crate) fn steps_behind_steps() {
     for (n, d) in [(0, 3), (4, 0), (1, 1), (1030, 17), (2500, 3), (3, 5000)] {
         for kind in RowStep::EACH {
             let numbers = &mut Numbers((n * 10 + d) as u64);
@@ -183,8 +180,7 @@ fn steps_behind_steps() {
 }
 
 /// Checks that the bits change if a step is left out, moved or given other operands.
-#[test]
-fn a_wrong_chain_shows() {
+pub(crate) fn a_wrong_chain_shows() {
     let numbers = &mut Numbers(3);
     let (x, operands) = (numbers.matrix(50, 9), Operands::new(numbers, 50, 9));
     let run = |chain: &[RowStep], change: &dyn Fn(&mut Vec<FusedStep>), first_row: u64| {
@@ -206,8 +202,7 @@ fn a_wrong_chain_shows() {
     assert!(!same_bits(&good, &run(&chain, &|_| (), 71)));
 }
 
-#[test]
-fn a_fused_call_names_all_its_slots() {
+pub(crate) fn a_fused_call_names_all_its_slots() {
     let mat = |slot| Mat::f32(Slot(slot), 2, 2);
     let steps = vec![
         step(Scale, Slot(3)),
@@ -226,8 +221,7 @@ fn a_fused_call_names_all_its_slots() {
     assert!(moved.writes().eq([Slot(12)]));
 }
 
-#[test]
-fn what_does_not_fit_is_refused_and_writes_nothing() {
+pub(crate) fn what_does_not_fit_is_refused_and_writes_nothing() {
     let rig = Rig::new(1);
     let numbers = &mut Numbers(4);
     let x = rig.mat(&numbers.matrix(3, 2));

@@ -4,6 +4,8 @@
 mod case;
 mod rows;
 
+pub(crate) use rows::{rows_of_attention_are_the_reference_in_both_storage_types, rows_of_attention_that_do_not_fit_are_errors};
+
 use crate::common::*;
 use case::{Case, Operands, PART, outputs, rounded, rows_of};
 use lapidary_kernels::op::{AttentionPass, RowStep, Score, WeightDropout};
@@ -95,8 +97,7 @@ fn near(what: &str, got: &[f32], want: &[f64]) {
     }
 }
 
-#[test]
-fn attention_is_the_reference() {
+pub(crate) fn attention_is_the_reference() {
     for case in cases(0).into_iter().chain(kinds(&mixed(13), 8, 8)) {
         // The shift in a state is the device's choice.
         for pass in PASSES {
@@ -113,8 +114,7 @@ fn attention_is_the_reference() {
     }
 }
 
-#[test]
-fn windows_of_attention_are_the_whole_bit_for_bit() {
+pub(crate) fn windows_of_attention_are_the_whole_bit_for_bit() {
     for case in cases(0) {
         if case.graph.halo_sources > 0 || case.edge_values != case.dropout {
             continue;
@@ -132,8 +132,7 @@ fn windows_of_attention_are_the_whole_bit_for_bit() {
     }
 }
 
-#[test]
-fn attention_with_a_halo_has_the_same_bits() {
+pub(crate) fn attention_with_a_halo_has_the_same_bits() {
     for (heads, width) in [(1, 33), (3, 8), (8, 8)] {
         for case in kinds(&mixed(0), heads, width) {
             for pass in PASSES {
@@ -152,8 +151,7 @@ fn attention_with_a_halo_has_the_same_bits() {
     }
 }
 
-#[test]
-fn attention_over_bf16_is_that_over_f32_rounded() {
+pub(crate) fn attention_over_bf16_is_that_over_f32_rounded() {
     use StorageType::{Bf16, F32};
     for (heads, width) in [(1, 33), (3, 8), (8, 8), (2, 16)] {
         for case in kinds(&mixed(13), heads, width) {
@@ -182,8 +180,7 @@ fn attention_over_bf16_is_that_over_f32_rounded() {
     }
 }
 
-#[test]
-fn row_steps_after_attention_have_the_bits_of_separate_calls() {
+pub(crate) fn row_steps_after_attention_have_the_bits_of_separate_calls() {
     let dropout = RowStep::Dropout { rate: 0.4, salt: 9, first_column: 0 };
     let elu = RowStep::Elu { alpha: 1.0 };
     let chain = [RowStep::AddBias, elu, dropout, RowStep::Add, RowStep::Scale, RowStep::Relu, RowStep::AddBias, elu];
@@ -232,8 +229,7 @@ fn row_steps_after_attention_have_the_bits_of_separate_calls() {
     }
 }
 
-#[test]
-fn attention_that_does_not_fit_is_an_error_and_no_panic() {
+pub(crate) fn attention_that_does_not_fit_is_an_error_and_no_panic() {
     let launch = |operands: &Operands, change: &dyn Fn(&mut Call)| {
         let rig = Rig::new(1);
         let mut call = operands.on(&rig, StorageType::F32, StorageType::F32);

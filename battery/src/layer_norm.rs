@@ -29,8 +29,7 @@ fn magnitude(want: &[f64], terms: &[f64]) -> Vec<f64> {
     pairs(want, terms).map(|(want, terms)| want.abs() + 1e-6 * terms.abs()).collect()
 }
 
-#[test]
-fn layer_norm_and_its_gradients() {
+pub(crate) fn layer_norm_and_its_gradients() {
     for d in WIDTHS {
         for n in [0, 1, 7, 1030, 2500] {
             let numbers = &mut Numbers((n * 1000 + d) as u64);
@@ -86,8 +85,7 @@ fn normalised(x: &Matrix, eps: f32) -> Vec<f32> {
     out
 }
 
-#[test]
-fn rows_have_mean_0_and_variance_1_wherever_they_lay() {
+pub(crate) fn rows_have_mean_0_and_variance_1_wherever_they_lay() {
     let near = Numbers(3).matrix(50, 64);
     // Multiples of 2^-10, so that adding 2^12 is exact.
     let near = Matrix { data: near.data.iter().map(|x| (x * 1024.0).round() / 1024.0).collect(), ..near };
@@ -101,14 +99,12 @@ fn rows_have_mean_0_and_variance_1_wherever_they_lay() {
     }
 }
 
-#[test]
-fn a_constant_row_becomes_the_bias() {
+pub(crate) fn a_constant_row_becomes_the_bias() {
     let x = Matrix { rows: 3, cols: 41, data: vec![0.1; 123] };
     assert!(normalised(&x, EPS).iter().all(|&x| x == 0.0));
 }
 
-#[test]
-fn not_a_number_stays_in_its_row() {
+pub(crate) fn not_a_number_stays_in_its_row() {
     let mut x = Numbers(4).matrix(3, 20);
     x.data[25] = f32::NAN;
     let got = normalised(&x, EPS);
@@ -116,8 +112,7 @@ fn not_a_number_stays_in_its_row() {
     assert!(got[..20].iter().chain(&got[40..]).all(|x| x.is_finite()));
 }
 
-#[test]
-fn an_eps_below_0_is_refused() {
+pub(crate) fn an_eps_below_0_is_refused() {
     let rig = Rig::new(1);
     let (x, v, out) = (rig.mat(&Numbers(5).matrix(2, 3)), rig.put(&[1.0f32; 3]), rig.out(2, 3));
     for eps in [-1e-9, f32::NAN] {

@@ -39,8 +39,7 @@ fn adam_in_f64(param: &[f32], grads: &[Vec<f32>], settings: AdamStep) -> Vec<f64
     history
 }
 
-#[test]
-fn adam() {
+pub(crate) fn adam() {
     for len in [0, 1, 17, 40_000] {
         let numbers = &mut Numbers(len as u64);
         let param = numbers.units(len);
@@ -62,8 +61,7 @@ fn adam() {
     }
 }
 
-#[test]
-fn sgd() {
+pub(crate) fn sgd() {
     for len in [0, 1, 17, 40_000] {
         for (momentum, weight_decay) in [(None, 0.0), (None, 0.1), (Some(0.9f64), 0.0), (Some(0.5), 0.01)] {
             let numbers = &mut Numbers(len as u64);
@@ -97,8 +95,7 @@ fn sgd() {
     }
 }
 
-#[test]
-fn adam_first_step_moves_by_the_rate() {
+pub(crate) fn adam_first_step_moves_by_the_rate() {
     // With zero moments, the first step is -rate * sign(grad) for any size of the gradient.
     let rig = Rig::new(1);
     let got = adam_on_device(&rig, &[1.0, 1.0, 1.0], &[vec![1e-3, -10.0, 500.0]], ADAM);
@@ -128,8 +125,7 @@ fn in_windows<const N: usize>(
     joined.collect()
 }
 
-#[test]
-fn an_update_in_windows_is_the_update() {
+pub(crate) fn an_update_in_windows_is_the_update() {
     for (len, cuts) in [(1, vec![]), (17, vec![5, 5, 16]), (40_000, vec![4096, 4099, 39_999])] {
         let numbers = &mut Numbers(len as u64);
         let [start, grad, m, v] = [(); 4].map(|()| numbers.units(len));
@@ -173,8 +169,7 @@ fn an_update_in_windows_is_the_update() {
     }
 }
 
-#[test]
-fn a_window_outside_the_parameter_is_refused() {
+pub(crate) fn a_window_outside_the_parameter_is_refused() {
     let rig = Rig::new(1);
     let [param, grad] = [(); 2].map(|()| rig.put(&[1.0f32; 8]));
     let (out, rate, clock) = (rig.put(&[0.0f32; 8]), rig.put(&[0.1f32]), rig.put(&[0u64, 1]));

@@ -84,8 +84,7 @@ fn assert_rounded(what: &str, got: &[f32], want: &Dense, magnitude: &Dense, term
     }
 }
 
-#[test]
-fn numbers_are_rounded_to_the_nearest_and_of_two_to_the_even_one() {
+pub(crate) fn numbers_are_rounded_to_the_nearest_and_of_two_to_the_even_one() {
     let cases: [(f32, u16); 12] = [
         (0.0, 0x0000),
         (-0.0, 0x8000),
@@ -116,8 +115,7 @@ fn numbers_are_rounded_to_the_nearest_and_of_two_to_the_even_one() {
     }
 }
 
-#[test]
-fn gathers_in_bf16_are_those_in_f32_rounded_once() {
+pub(crate) fn gathers_in_bf16_are_those_in_f32_rounded_once() {
     for graph in hostile_graphs() {
         let longest = (0..graph.rows()).map(|v| graph.view().edges(v).len()).max().unwrap_or(0);
         for d in WIDTHS {
@@ -169,8 +167,7 @@ fn gathers_in_bf16_are_those_in_f32_rounded_once() {
 
 /// All ways to read the rows of a source: every kind of tile of columns, from one matrix and from several, beside a halo
 /// and in windows.
-#[test]
-fn gathers_of_any_width_read_bf16_as_they_read_f32() {
+pub(crate) fn gathers_of_any_width_read_bf16_as_they_read_f32() {
     let own_sources = 70;
     let mut whole = Graph::random(&mut Numbers(5), 90, own_sources, 0, 1500);
     let with_halo = Graph::random(&mut Numbers(6), 90, 50, 20, 1500);
@@ -216,8 +213,7 @@ fn gathers_of_any_width_read_bf16_as_they_read_f32() {
 }
 
 /// The running sum of windows is f32, so only the last window rounds.
-#[test]
-fn gather_windows_in_bf16_are_the_whole_gather_bit_for_bit() {
+pub(crate) fn gather_windows_in_bf16_are_the_whole_gather_bit_for_bit() {
     let mut graph = Graph::random(&mut Numbers(4), 300, 200, 0, 6000);
     for v in 0..graph.rows() {
         let edges = graph.view().edges(v);
@@ -249,20 +245,17 @@ fn gather_windows_in_bf16_are_the_whole_gather_bit_for_bit() {
     }
 }
 
-#[test]
-fn products_in_bf16_sum_in_f32() {
+pub(crate) fn products_in_bf16_sum_in_f32() {
     products_are_close(&|| Rig::new(2));
 }
 
-#[test]
-fn products_by_pairs_of_bf16_sum_in_f32() {
+pub(crate) fn products_by_pairs_of_bf16_sum_in_f32() {
     if Rig::multiplying_bf16(1).is_some() {
         products_are_close(&|| Rig::multiplying_bf16(2).unwrap());
     }
 }
 
-#[test]
-fn products_by_pairs_of_bf16_are_the_same_on_any_threads_and_go_on_where_others_ended() {
+pub(crate) fn products_by_pairs_of_bf16_are_the_same_on_any_threads_and_go_on_where_others_ended() {
     for (n, d_in, d_out) in [(1, 34, 1), (61, 34, 41), (5000, 66, 130)] {
         let numbers = &mut Numbers((n + d_in) as u64);
         let [x, weight, grad] = [[n, d_in], [d_out, d_in], [n, d_out]].map(|[r, c]| matrix(numbers, r, c));
@@ -303,8 +296,7 @@ fn products_by_pairs_of_bf16_are_the_same_on_any_threads_and_go_on_where_others_
     }
 }
 
-#[test]
-fn products_by_pairs_of_bf16_keep_what_is_no_number() {
+pub(crate) fn products_by_pairs_of_bf16_keep_what_is_no_number() {
     let Some(rig) = Rig::multiplying_bf16(1) else { return };
     for bad in [f32::NAN, f32::INFINITY] {
         // The last of an odd number of terms.
@@ -378,8 +370,7 @@ fn products_are_close(rig: &dyn Fn() -> Rig) {
     }
 }
 
-#[test]
-fn cells_rows_and_columns_in_bf16_are_those_in_f32_rounded_once() {
+pub(crate) fn cells_rows_and_columns_in_bf16_are_those_in_f32_rounded_once() {
     for d in WIDTHS {
         for n in [0, 5, 300] {
             let numbers = &mut Numbers((n * 1000 + d) as u64);
@@ -433,8 +424,7 @@ fn cells_rows_and_columns_in_bf16_are_those_in_f32_rounded_once() {
     }
 }
 
-#[test]
-fn losses_and_metrics_of_logits_in_bf16() {
+pub(crate) fn losses_and_metrics_of_logits_in_bf16() {
     for (n, classes) in [(0, 3), (30, 1), (700, 7), (700, 41), (65, 121)] {
         let numbers = &mut Numbers((n + classes) as u64);
         let logits = matrix(numbers, n, classes);
@@ -475,8 +465,7 @@ fn losses_and_metrics_of_logits_in_bf16() {
     }
 }
 
-#[test]
-fn matrices_that_are_not_stored_alike_are_an_error() {
+pub(crate) fn matrices_that_are_not_stored_alike_are_an_error() {
     let rig = Rig::new(1);
     let x = matrix(&mut Numbers(1), 4, 4);
     let [wide, stored] = [StorageType::F32, StorageType::Bf16].map(|float| put(&rig, &x, float));

@@ -14,8 +14,7 @@ fn device(capacity_bytes: u64) -> Box<dyn Device> {
     open_device(1, capacity_bytes)
 }
 
-#[test]
-fn capacity_is_refused_at_the_exact_byte() {
+pub(crate) fn capacity_is_refused_at_the_exact_byte() {
     let device = device(100);
     device.alloc(A, 60).unwrap();
     assert!(matches!(device.alloc(B, 41), Err(Error::OutOfMemory { need_bytes: 101, have_bytes: 100 })));
@@ -26,8 +25,7 @@ fn capacity_is_refused_at_the_exact_byte() {
     assert_eq!((device.used_bytes(), device.peak_bytes(), device.capacity_bytes()), (100, 100, 100));
 }
 
-#[test]
-fn used_and_peak_are_counted() {
+pub(crate) fn used_and_peak_are_counted() {
     let device = device(1 << 20);
     let mut model = std::collections::BTreeMap::new();
     let (mut peak, numbers) = (0, &mut Numbers(1));
@@ -52,8 +50,7 @@ fn used_and_peak_are_counted() {
     }
 }
 
-#[test]
-fn the_allocation_that_fails_leaves_no_trace() {
+pub(crate) fn the_allocation_that_fails_leaves_no_trace() {
     for fails in 0..5u32 {
         let device = device(u64::from(fails) * 10 + 9);
         let first = (0..5).find_map(|k| device.alloc(Slot(k), 10).err().map(|error| (k, error)));
@@ -66,8 +63,7 @@ fn the_allocation_that_fails_leaves_no_trace() {
     }
 }
 
-#[test]
-fn memory_that_the_host_does_not_have_is_an_error() {
+pub(crate) fn memory_that_the_host_does_not_have_is_an_error() {
     let rig = Rig::new(1);
     let bytes = 1u64 << 60;
     rig.device.alloc(Slot(50), bytes).unwrap();
@@ -78,8 +74,7 @@ fn memory_that_the_host_does_not_have_is_an_error() {
     rig.device.free(Slot(50)).unwrap();
 }
 
-#[test]
-fn copies_need_the_exact_size() {
+pub(crate) fn copies_need_the_exact_size() {
     let device = device(1000);
     let host = HostSlot::staged(&[1.0f32, 2.0]).unwrap();
     assert!(matches!(device.copy_in(Lane::CopyIn, A, &host, &[]), Err(Error::EmptySlot { slot: A })));
@@ -100,8 +95,7 @@ fn copies_need_the_exact_size() {
     device.wait(Event::DONE).unwrap();
 }
 
-#[test]
-fn a_constant_is_never_written() {
+pub(crate) fn a_constant_is_never_written() {
     let rig = Rig::new(1);
     let values: Shared<f32> = vec![1.0, 2.0, 3.0].into();
     let host = HostSlot::constant(&values);
@@ -116,8 +110,7 @@ fn a_constant_is_never_written() {
     assert_eq!(&values[..], [1.0, 2.0, 3.0]);
 }
 
-#[test]
-fn a_constant_that_is_not_aligned_is_copied() {
+pub(crate) fn a_constant_that_is_not_aligned_is_copied() {
     let rig = Rig::new(1);
     let bytes: Vec<u8> = (0..=32).collect();
     for offset in [0, 1, 4] {
@@ -132,8 +125,7 @@ fn a_constant_that_is_not_aligned_is_copied() {
     }
 }
 
-#[test]
-fn a_slot_that_is_read_and_written_is_an_error_and_no_deadlock() {
+pub(crate) fn a_slot_that_is_read_and_written_is_an_error_and_no_deadlock() {
     let rig = Rig::new(2);
     let x = rig.mat(&Numbers(1).matrix(3, 3));
     let (y, v) = (rig.out(3, 3), rig.put(&[0.0f32; 9]));
@@ -157,8 +149,7 @@ fn a_slot_that_is_read_and_written_is_an_error_and_no_deadlock() {
     rig.launch(&call!(RowStep::Add, [x, x], [y])).unwrap();
 }
 
-#[test]
-fn freed_memory_is_used_again_and_never_read() {
+pub(crate) fn freed_memory_is_used_again_and_never_read() {
     let rig = Rig::new(1);
     let x = rig.mat(&Matrix { rows: 1, cols: 40, data: vec![7.0; 40] });
     rig.device.free(x.slot).unwrap();
@@ -211,8 +202,7 @@ fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
     ]
 }
 
-#[test]
-fn shapes_that_do_not_agree_are_refused_and_the_output_is_untouched() {
+pub(crate) fn shapes_that_do_not_agree_are_refused_and_the_output_is_untouched() {
     let rig = Rig::new(1);
     for (call, want) in misshapen(&rig) {
         match rig.launch(&call) {
@@ -226,8 +216,7 @@ fn shapes_that_do_not_agree_are_refused_and_the_output_is_untouched() {
     }
 }
 
-#[test]
-fn slots_that_are_too_small_or_empty_are_refused() {
+pub(crate) fn slots_that_are_too_small_or_empty_are_refused() {
     let rig = Rig::new(1);
     let (x, small) = (rig.mat(&Numbers(1).matrix(2, 3)), rig.put(&[0u8; 3]));
     let out = rig.out(2, 3);
@@ -267,8 +256,7 @@ fn slots_that_are_too_small_or_empty_are_refused() {
     }
 }
 
-#[test]
-fn a_permutation_that_points_outside_is_refused() {
+pub(crate) fn a_permutation_that_points_outside_is_refused() {
     let rig = Rig::new(1);
     let (values, out, edges) = (rig.put(&[1.0f32, 2.0]), rig.put(&[0.0f32; 2]), 2);
     for bad in [2, u64::MAX] {
@@ -280,8 +268,7 @@ fn a_permutation_that_points_outside_is_refused() {
 
 /// Rows that one call after another computes, each in memory of a different size, on a device that can hold a few of
 /// them.
-#[test]
-fn a_batch_of_many_sizes_stays_within_the_capacity() {
+pub(crate) fn a_batch_of_many_sizes_stays_within_the_capacity() {
     const D: usize = 256;
     const CAPACITY: u64 = 4 << 20;
     let device = device(CAPACITY);
@@ -320,8 +307,7 @@ fn a_batch_of_many_sizes_stays_within_the_capacity() {
     }
 }
 
-#[test]
-fn the_device_may_use_the_global_pool() {
+pub(crate) fn the_device_may_use_the_global_pool() {
     let device = CpuDevice::new(None, 100).unwrap();
     assert_eq!(device.threads(), rayon::current_num_threads());
     assert_eq!(device.name(), "cpu");
@@ -336,8 +322,7 @@ fn the_device_may_use_the_global_pool() {
     assert_eq!(host.to_vec::<f32>(), [0.0, 1.0]);
 }
 
-#[test]
-fn bytes_are_zero_aligned_and_whole_at_every_size() {
+pub(crate) fn bytes_are_zero_aligned_and_whole_at_every_size() {
     const MIB: usize = 1 << 20;
     for len in [0, 1, 63, 64, 65, 3 * MIB / 2 - 1, 3 * MIB / 2, 3 * MIB / 2 + 5, 4 * MIB + 5] {
         let mut bytes = AlignedBytes::zeroed(len).unwrap();
@@ -352,8 +337,7 @@ fn bytes_are_zero_aligned_and_whole_at_every_size() {
     }
 }
 
-#[test]
-fn a_slot_is_renamed_and_shared_without_a_copy() {
+pub(crate) fn a_slot_is_renamed_and_shared_without_a_copy() {
     let rig = Rig::new(1);
     let (from, to) = (rig.put(&[1.0f32, 2.0]), Slot(90));
     assert!(matches!(rig.device.rename(to, from), Err(Error::EmptySlot { slot: Slot(90) })));

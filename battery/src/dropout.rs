@@ -14,14 +14,12 @@ fn dropped(x: &Matrix, key: DropoutKey, epoch: u64) -> Vec<f32> {
     })
 }
 
-#[test]
-fn a_rate_of_0_is_the_identity() {
+pub(crate) fn a_rate_of_0_is_the_identity() {
     let x = Numbers(1).matrix(700, 41);
     assert!(same_bits(&dropped(&x, DropoutKey { rate: 0.0, ..KEY }, 5), &x.data));
 }
 
-#[test]
-fn kept_cells_are_scaled_in_f32() {
+pub(crate) fn kept_cells_are_scaled_in_f32() {
     let x = Numbers(2).matrix(200, 17);
     for rate in [0.1f32, 0.3, 0.5, 0.9] {
         let got = dropped(&x, DropoutKey { rate, ..KEY }, 5);
@@ -34,8 +32,7 @@ fn kept_cells_are_scaled_in_f32() {
     }
 }
 
-#[test]
-fn a_part_drops_the_cells_that_the_whole_does() {
+pub(crate) fn a_part_drops_the_cells_that_the_whole_does() {
     let x = Numbers(3).matrix(1000, 19);
     let whole = dropped(&x, KEY, 8);
     for (low, high) in [(0, 1000), (0, 1), (1, 400), (400, 1000)] {
@@ -45,8 +42,7 @@ fn a_part_drops_the_cells_that_the_whole_does() {
     }
 }
 
-#[test]
-fn a_strip_of_columns_drops_the_cells_that_the_whole_does() {
+pub(crate) fn a_strip_of_columns_drops_the_cells_that_the_whole_does() {
     let x = Numbers(3).matrix(300, 50);
     let whole = dropped(&x, KEY, 8);
     for (low, high) in [(0, 50), (0, 16), (16, 50), (49, 50)] {
@@ -58,8 +54,7 @@ fn a_strip_of_columns_drops_the_cells_that_the_whole_does() {
     }
 }
 
-#[test]
-fn a_sparse_matrix_drops_the_cells_that_the_dense_one_does() {
+pub(crate) fn a_sparse_matrix_drops_the_cells_that_the_dense_one_does() {
     let graph = Graph::random(&mut Numbers(4), 2000, 60, 0, 30_000);
     let values = Numbers(5).units(graph.edges());
     let ones = Matrix { rows: 2000, cols: 60, data: vec![1.0; 2000 * 60] };
@@ -92,8 +87,7 @@ fn deviations(count: f64, trials: f64, p: f64) -> f64 {
     (count - trials * p).abs() / (trials * p * (1.0 - p)).sqrt()
 }
 
-#[test]
-fn the_share_of_kept_cells_is_binomial() {
+pub(crate) fn the_share_of_kept_cells_is_binomial() {
     let (rows, cols) = (4000, 64);
     for rate in [0.1f32, 0.5, 0.8] {
         let p = 1.0 - f64::from(rate);
@@ -115,8 +109,7 @@ fn the_share_of_kept_cells_is_binomial() {
     }
 }
 
-#[test]
-fn neighbouring_rows_columns_epochs_ops_and_seeds_are_independent() {
+pub(crate) fn neighbouring_rows_columns_epochs_ops_and_seeds_are_independent() {
     let (rows, cols) = (4000, 64);
     let at = |key: DropoutKey, epoch: u64| kept(rows, cols, key, epoch);
     let base = at(KEY, 10);
@@ -138,8 +131,7 @@ fn neighbouring_rows_columns_epochs_ops_and_seeds_are_independent() {
     }
 }
 
-#[test]
-fn rates_that_make_no_sense_are_refused() {
+pub(crate) fn rates_that_make_no_sense_are_refused() {
     let rig = Rig::new(1);
     let x = rig.mat(&Numbers(1).matrix(2, 2));
     let (out, clock) = (rig.out(2, 2), rig.put(&[0u64, 1]));

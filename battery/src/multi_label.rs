@@ -5,8 +5,7 @@ use crate::common::*;
 use lapidary_kernels::op::Loss;
 use lapidary_kernels::{Call, Error, MatMut, MatView, MultiTargets, cpu, reference};
 
-#[test]
-fn losses_and_counts() {
+pub(crate) fn losses_and_counts() {
     for classes in [0, 1, 2, 7, 16, 17, 41, 121] {
         for n in [0, 1, 30, 5000] {
             for scale in [0.0, 3.0, 80.0, 300.0] {
@@ -73,14 +72,12 @@ fn loss(logits: &[f32], targets: &[u8]) -> f32 {
     cpu::sigmoid_cross_entropy(one_row(logits), first_split(targets), 1).unwrap()
 }
 
-#[test]
-fn a_logit_of_0_costs_ln_2() {
+pub(crate) fn a_logit_of_0_costs_ln_2() {
     let got = loss(&[0.0, -0.0, 0.0], &[0, 1, 1]);
     assert!((got - std::f32::consts::LN_2).abs() <= 1e-6 * got, "{got}");
 }
 
-#[test]
-fn infinite_logits_cost_nothing_or_everything() {
+pub(crate) fn infinite_logits_cost_nothing_or_everything() {
     let inf = f32::INFINITY;
     assert!(loss(&[inf, -inf], &[1, 0]) < 1e-37);
     assert_eq!(loss(&[inf, 0.0], &[0, 0]), inf);
@@ -88,8 +85,7 @@ fn infinite_logits_cost_nothing_or_everything() {
     assert!(loss(&[f32::NAN, 0.0], &[1, 0]).is_nan());
 }
 
-#[test]
-fn the_gradient_of_extreme_logits() {
+pub(crate) fn the_gradient_of_extreme_logits() {
     let inf = f32::INFINITY;
     let logits = [inf, -inf, inf, -inf, f32::NAN];
     let mut out = [7.0f32; 5];
@@ -99,8 +95,7 @@ fn the_gradient_of_extreme_logits() {
     assert!(out[2..4].iter().all(|x| x.abs() < 1e-37) && out[4].is_nan());
 }
 
-#[test]
-fn counts_by_hand() {
+pub(crate) fn counts_by_hand() {
     // Correct, false positive, false negative, correct; 0 and NaN are negative; a target other than 0 and 1 counts as
     // 1.
     let logits = [0.5, 0.5, -0.5, -0.5, 0.0, f32::NAN, 1.0];
@@ -108,8 +103,7 @@ fn counts_by_hand() {
     assert_eq!(cpu::count_micro(one_row(&logits), targets).unwrap(), [2, 1, 3]);
 }
 
-#[test]
-fn targets_of_another_shape_are_refused() {
+pub(crate) fn targets_of_another_shape_are_refused() {
     let logits = [0.0; 6];
     let view = MatView::new(&logits, 2, 3).unwrap();
     let (cells, split) = ([0; 6], [0; 2]);
@@ -134,8 +128,7 @@ fn targets_of_another_shape_are_refused() {
     }
 }
 
-#[test]
-fn half_the_sum_of_squares() {
+pub(crate) fn half_the_sum_of_squares() {
     for (n, d) in [(0, 3), (1, 1), (30, 0), (30, 17), (5000, 41)] {
         let x = Numbers((n + d) as u64).matrix(n, d);
         let what = format!("half_squares, {n} x {d}");
@@ -149,8 +142,7 @@ fn half_the_sum_of_squares() {
     }
 }
 
-#[test]
-fn rows_of_every_rest_of_a_vector_have_the_reference_loss() {
+pub(crate) fn rows_of_every_rest_of_a_vector_have_the_reference_loss() {
     for classes in [1, 2, 3, 15, 16, 17, 41, 64, 65] {
         for n in [1, 15, 16, 17] {
             let numbers = &mut Numbers((n * 100 + classes) as u64);

@@ -15,12 +15,13 @@ const PACKED: Slot = Slot(2);
 
 /// Returns three devices that reach each other: simulated ones, or two on one GPU and one on another, if there is one.
 fn devices() -> Vec<Box<dyn Device>> {
-    if !on_gpu() {
+    let Some(gpu) = gpu() else {
         let sim = |i| SimDevice::new(&format!("sim:{i}"), NonZeroUsize::new(1), u64::MAX, SimSpeed::default());
         return (0..3).map(|i| Box::new(sim(i).unwrap()) as Box<dyn Device>).collect();
-    }
-    let other = u32::from(cuda::gpus().unwrap().len() > 1 && cuda::reach_each_other(&[0, 1]).unwrap());
-    let ordinals = [0, 0, other];
+    };
+    let mut others = cuda::gpus().unwrap().into_iter().map(|other| other.ordinal).filter(|&other| other != gpu);
+    let other = others.find(|&other| cuda::reach_each_other(&[gpu, other]).unwrap()).unwrap_or(gpu);
+    let ordinals = [gpu, gpu, other];
     assert!(cuda::reach_each_other(&ordinals).unwrap());
     // Linking twice is not an error.
     (0..2).for_each(|_| cuda::link(&ordinals).unwrap());
@@ -56,8 +57,7 @@ fn fetched_as<T: bytemuck::Pod>(device: &dyn Device, rows: &[u32], out: Mat, fro
     got
 }
 
-#[test]
-fn fetched_rows_are_those_that_were_named() {
+pub(crate) fn fetched_rows_are_those_that_were_named() {
     let devices = devices();
     let numbers = &mut Numbers(1);
     let mut bytes = 0;
@@ -85,8 +85,7 @@ fn fetched_rows_are_those_that_were_named() {
     assert_eq!([0, 1, 2].map(|i: usize| devices[i].fetched_bytes()), [bytes, 0, bytes]);
 }
 
-#[test]
-fn rows_of_two_bytes_a_number_are_fetched_as_they_are() {
+pub(crate) fn rows_of_two_bytes_a_number_are_fetched_as_they_are() {
     let devices = devices();
     let mut bytes = 0;
     for d in [1, 3, 4, 8, 40, 602] {
@@ -105,8 +104,7 @@ fn rows_of_two_bytes_a_number_are_fetched_as_they_are() {
     assert_eq!(devices[2].fetched_bytes(), bytes);
 }
 
-#[test]
-fn what_cannot_be_fetched_is_an_error() {
+pub(crate) fn what_cannot_be_fetched_is_an_error() {
     let at = |rows: usize| Mat::f32(OUT, rows, 3);
     let fresh = || {
         let devices = devices();
@@ -147,8 +145,7 @@ fn what_cannot_be_fetched_is_an_error() {
 }
 
 /// A run that failed drops its devices in any order.
-#[test]
-fn what_is_being_read_outlives_its_owner() {
+pub(crate) fn what_is_being_read_outlives_its_owner() {
     let mut devices = devices();
     let values: Vec<f32> = (0..64 * 1024).map(|i| i as f32).collect();
     put(&*devices[0], PACKED, &values);

@@ -22,8 +22,7 @@ fn rows_of(matrix: &Matrix, rows: std::ops::Range<usize>) -> Matrix {
     Matrix { rows: rows.len(), cols: matrix.cols, data }
 }
 
-#[test]
-fn windows_one_after_the_other_are_the_whole_gather_bit_for_bit() {
+pub(crate) fn windows_one_after_the_other_are_the_whole_gather_bit_for_bit() {
     for graph in ascending_graphs() {
         for d in [0, 1, 3, 16, 41, 602] {
             let numbers = &mut Numbers(d as u64);
@@ -89,8 +88,7 @@ fn rows_of_all_lengths() -> Graph {
     Graph::from_rows("rows of all lengths", &rows, sources, 0)
 }
 
-#[test]
-fn windows_find_their_edges_in_rows_of_all_lengths() {
+pub(crate) fn windows_find_their_edges_in_rows_of_all_lengths() {
     let graph = rows_of_all_lengths();
     let (m, d) = (graph.own_sources, 3);
     let own = Numbers(7).matrix(m, d);
@@ -124,8 +122,7 @@ fn windows_find_their_edges_in_rows_of_all_lengths() {
     }
 }
 
-#[test]
-fn a_window_that_does_not_go_with_its_block_is_an_error() {
+pub(crate) fn a_window_that_does_not_go_with_its_block_is_an_error() {
     let rig = Rig::new(1);
     let graph = Graph::from_rows("pair", &[vec![0, 1], vec![1]], 2, 0);
     let (block, one, two) = (rig.block(&graph), rig.mat(&Numbers(1).matrix(1, 3)), rig.mat(&Numbers(1).matrix(2, 3)));
@@ -171,8 +168,7 @@ fn both_ways(head: impl Fn(&Rig, std::ops::Range<usize>, Slot) -> Call, n: usize
     [rig.get(whole, out_len), rig.get(both, out_len)]
 }
 
-#[test]
-fn sums_over_rows_go_on_from_other_rows() {
+pub(crate) fn sums_over_rows_go_on_from_other_rows() {
     let (n, d_in, d_out) = (1000, 7, 5);
     let numbers = &mut Numbers(3);
     let (x, grad) = (numbers.matrix(n, d_in), numbers.matrix(n, d_out));
@@ -223,8 +219,7 @@ fn sums_over_rows_go_on_from_other_rows() {
     ));
 }
 
-#[test]
-fn counts_go_on_from_other_rows() {
+pub(crate) fn counts_go_on_from_other_rows() {
     let rig = Rig::new(1);
     let (n, classes) = (1000, 4);
     let logits = Numbers(9).matrix(n, classes);
@@ -263,8 +258,7 @@ fn counts_go_on_from_other_rows() {
     check(&micro, 3);
 }
 
-#[test]
-fn only_a_sum_can_be_added_to() {
+pub(crate) fn only_a_sum_can_be_added_to() {
     let rig = Rig::new(1);
     let x = rig.mat(&Numbers(1).matrix(2, 2));
     let (sum, out) = (rig.put(&[0.0f32; 2]), rig.out(2, 2));

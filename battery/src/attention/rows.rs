@@ -63,8 +63,7 @@ fn call(rig: &Rig, rows: &Rows, float: StorageType) -> Call {
     Call::new(rows.op, inputs.collect::<Vec<_>>(), [out])
 }
 
-#[test]
-fn rows_of_attention_are_the_reference_in_both_storage_types() {
+pub(crate) fn rows_of_attention_are_the_reference_in_both_storage_types() {
     for (n, heads, width, k) in [
         (0, 2, 3, 4),
         (6, 2, 0, 4),
@@ -100,8 +99,7 @@ fn rows_of_attention_are_the_reference_in_both_storage_types() {
     }
 }
 
-#[test]
-fn rows_of_attention_that_do_not_fit_are_errors() {
+pub(crate) fn rows_of_attention_that_do_not_fit_are_errors() {
     let rig = Rig::new(1);
     for rows in operations(3, 2, 4, 5) {
         for place in 0..rows.inputs.len() {
