@@ -22,12 +22,12 @@ pub struct Failure {
 static FIRST_PANIC: Mutex<Option<Failure>> = Mutex::new(None);
 
 /// Runs checks one after the other and calls `done` after each, with its time and why it failed. They share a thread,
-/// because each thread opens the device under test. After a failure, the next check has a new thread and a new device.
-/// Panics print nothing meanwhile.
-pub fn run(checks: &[Check], mut done: impl FnMut(&Check, Duration, Option<Failure>)) {
+/// because each thread opens the device under test. After a failure, the next check has a new thread and a new device,
+/// unless `done` says that no other check shall run. Panics print nothing meanwhile.
+pub fn run(checks: &[Check], mut done: impl FnMut(&Check, Duration, Option<Failure>) -> bool) {
     let _quiet = Quiet::new();
-    let mut rest = checks;
-    while !rest.is_empty() {
+    let (mut rest, mut goes_on) = (checks, true);
+    while goes_on && !rest.is_empty() {
         let from = rest;
         let (passed, times) = mpsc::channel();
         thread::scope(|scope| {
@@ -44,7 +44,7 @@ pub fn run(checks: &[Check], mut done: impl FnMut(&Check, Duration, Option<Failu
                 (rest, start) = (&rest[1..], Instant::now());
             }
             if thread.join().is_err() {
-                done(&rest[0], start.elapsed(), Some(FIRST_PANIC.lock().take().unwrap_or_else(unknown)));
+                goes_on = done(&rest[0], start.elapsed(), Some(FIRST_PANIC.lock().take().unwrap_or_else(unknown)));
                 rest = &rest[1..];
             }
         });
@@ -96,7 +96,10 @@ mod tests {
         let check = |name, run| Check { name, on_gpu: true, run };
         let checks = [check("a", passes as fn()), check("b", fails), check("c", fails), check("d", passes)];
         let mut all = Vec::new();
-        run(&checks, |check, _, failure| all.push((check.name, failure)));
+        run(&checks, |check, _, failure| {
+            all.push((check.name, failure));
+            true
+        });
         let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["a", "b", "c", "d"]);
         assert!(all[0].1.is_none() && all[3].1.is_none());
@@ -105,5 +108,11 @@ mod tests {
             assert_eq!(failure.message, "cell 3 is wrong");
             assert!(failure.place.contains("run.rs:"), "{}", failure.place);
         }
+        let mut count = 0;
+        run(&checks, |_, _, failure| {
+            count += 1;
+            failure.is_none()
+        });
+        assert_eq!(count, 2, "no check runs after one that ends them");
     }
 }

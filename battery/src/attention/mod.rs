@@ -4,7 +4,9 @@
 mod case;
 mod rows;
 
-pub(crate) use rows::{rows_of_attention_are_the_reference_in_both_storage_types, rows_of_attention_that_do_not_fit_are_errors};
+pub(crate) use rows::{
+    rows_of_attention_are_the_reference_in_both_storage_types, rows_of_attention_that_do_not_fit_are_errors,
+};
 
 use crate::common::*;
 use case::{Case, Operands, PART, outputs, rounded, rows_of};

@@ -1,4 +1,4 @@
-//! Measures epochs, training with less memory than needed, and learned splits.
+//! Epochs, training with less memory than needed, and learned splits.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,11 @@ use bytesize::ByteSize;
 use lapidary_kernels::{Lane, StorageType};
 use serde_json::{Value, json};
 
-use super::budget::Budget;
-use super::rows::{Rows, joined, spread};
-use super::shapes::{Graphs, Numbering, PRODUCTS, PUBMED, REDDIT};
-use super::{DEVICE, Size};
+use super::super::Scope;
+use super::super::budget::Budget;
+use super::super::section::{Finished, Row, Section, joined, spread};
+use super::super::shapes::{Graphs, Numbering, PRODUCTS, REDDIT, SHAPES};
+use super::NEXT;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -22,16 +23,30 @@ fn builder<'a>(model: &'a Model, data: &'a Dataset, devices: &str) -> Result<Tra
     Ok(builder.optimizer(Adam::new(0.01)).eval_every(0))
 }
 
-/// Measures up to `most` epochs while there is time, after two warm-up epochs. Returns the median, minimum and maximum
-/// seconds.
-fn epoch_seconds(trainer: &mut Trainer, most: usize, budget: Budget) -> Result<[f64; 3]> {
-    trainer.step()?;
-    trainer.step()?;
-    let mut seconds = vec![trainer.step()?.seconds];
-    while seconds.len() < most && !budget.is_spent() {
-        seconds.push(trainer.step()?.seconds);
+/// The seconds of some epochs, and their last loss.
+struct Timed {
+    seconds: [f64; 3],
+    loss: f64,
+}
+
+impl Timed {
+    /// Measures up to `most` epochs while there is time, after two warm-up epochs: the median, minimum and maximum.
+    fn measure(trainer: &mut Trainer, most: usize, budget: Budget) -> Result<Self> {
+        trainer.step()?;
+        trainer.step()?;
+        let mut last = trainer.step()?;
+        let mut seconds = vec![last.seconds];
+        while seconds.len() < most && !budget.is_spent() {
+            last = trainer.step()?;
+            seconds.push(last.seconds);
+        }
+        Ok(Self { seconds: spread(seconds), loss: last.loss })
     }
-    Ok(spread(seconds))
+
+    /// Returns a row that is wrong unless the loss is finite.
+    fn row(&self, facts: Value) -> Row {
+        Row::new(facts).expect(self.loss.is_finite(), || format!("the loss is {}", self.loss))
+    }
 }
 
 /// Runs one traced epoch. Returns the seconds of the 40 longest operations and the overlap of copies with kernels.
@@ -60,58 +75,54 @@ fn noted(trainer: &mut Trainer) -> Result<Value> {
 }
 
 /// Measures epochs of published shapes.
-pub(super) fn epochs(graphs: &Graphs, budget: Budget) -> Result<Value> {
-    let size = graphs.size;
-    let mut rows = Rows::default();
-    // Shapes with a target come first.
-    for shape in [&REDDIT, &PRODUCTS, &PUBMED] {
+pub(in super::super) fn epochs(scope: &Scope, graphs: &Graphs, budget: Budget) -> Finished {
+    let count = SHAPES.iter().map(|shape| shape.networks.len()).sum();
+    let mut section = Section::new(scope, "epochs", count, NEXT, Some(budget));
+    for shape in SHAPES {
         for network in shape.networks {
-            rows.measure(budget, &format!("{} {network:?}", shape.name), || {
+            section.row(&format!("{} {network:?}", shape.name), || {
                 let (data, model) = (shape.data(graphs.of(shape), network)?, Model::gcn(network));
-                let mut made = builder(&model, &data, DEVICE)?.build()?;
-                let [seconds, least, most] = epoch_seconds(&mut made, size.epochs(), budget.share(0.25))?;
-                let start_up = made.start_up();
+                let mut made = builder(&model, &data, &scope.device())?.build()?;
+                let timed = Timed::measure(&mut made, scope.size.epochs(), budget.share(0.25))?;
+                let ([seconds, least, most], start_up) = (timed.seconds, made.start_up());
                 let row = json!({
-                    "shape": shape.name, "network": network, "epoch_seconds": seconds,
+                    "shape": shape.name, "network": network, "epoch_seconds": seconds, "loss": timed.loss,
                     "epoch_seconds_range": [least, most], "plan_seconds": start_up.plan_seconds,
                     "setup_seconds": start_up.setup_seconds, "peak_bytes": made.peak_device_bytes()[0],
                 });
-                Ok(joined(row, noted(&mut made)?))
+                Ok(timed.row(joined(row, noted(&mut made)?)))
             });
         }
     }
-    Ok(rows.into_json())
+    section.finish()
 }
 
 /// Measures epochs with rows stored in bf16 and in f32.
-pub(super) fn bf16(graphs: &Graphs, budget: Budget) -> Result<Value> {
-    let size = graphs.size;
-    let mut rows = Rows::default();
+pub(in super::super) fn bf16(scope: &Scope, graphs: &Graphs, budget: Budget) -> Finished {
+    let mut section = Section::new(scope, "bf16", 2, NEXT, Some(budget));
     for (shape, network) in [(&REDDIT, REDDIT.networks[1]), (&PRODUCTS, PRODUCTS.networks[0])] {
-        rows.measure(budget, &format!("{} {network:?}", shape.name), || {
+        section.row(&format!("{} {network:?}", shape.name), || {
             let (data, model) = (shape.data(graphs.of(shape), network)?, Model::gcn(network));
             // An epoch after all timed ones, so that both losses are of the same epoch.
-            let last = 2 * size.epochs() as u64 + 2;
+            let last = 2 * scope.size.epochs() as u64 + 2;
             let run = |dtype| {
-                let mut made = builder(&model, &data, DEVICE)?.dtype(dtype).build()?;
-                let [seconds, ..] = epoch_seconds(&mut made, size.epochs(), budget.share(0.2))?;
-                Ok::<_, Error>((made, seconds))
+                let mut made = builder(&model, &data, &scope.device())?.dtype(dtype).build()?;
+                let timed = Timed::measure(&mut made, scope.size.epochs(), budget.share(0.2))?;
+                let loss = loss_of(&mut made, last)?;
+                Ok::<_, Error>((made.peak_device_bytes()[0], timed.seconds[0], loss))
             };
-            let (mut wide, f32_seconds) = run(StorageType::F32)?;
-            let f32_peak_bytes = wide.peak_device_bytes()[0];
-            let f32_loss = loss_of(&mut wide, last)?;
-            drop(wide);
-            let (mut made, seconds) = run(StorageType::Bf16)?;
-            let loss = loss_of(&mut made, last)?;
+            let (f32_peak_bytes, f32_seconds, f32_loss) = run(StorageType::F32)?;
+            let (peak_bytes, seconds, loss) = run(StorageType::Bf16)?;
             let difference = (loss - f32_loss).abs() / f32_loss.abs().max(1.0);
-            Ok(json!({
+            let row = Row::new(json!({
                 "shape": shape.name, "network": network, "epoch_seconds": seconds, "f32_epoch_seconds": f32_seconds,
-                "peak_bytes": made.peak_device_bytes()[0], "f32_peak_bytes": f32_peak_bytes,
-                "loss": loss, "f32_loss": f32_loss, "loss_difference": difference, "ok": difference <= MOST_DIFFERENCE,
-            }))
+                "peak_bytes": peak_bytes, "f32_peak_bytes": f32_peak_bytes,
+                "loss": loss, "f32_loss": f32_loss, "loss_difference": difference,
+            }));
+            Ok(row.expect(difference <= MOST_DIFFERENCE, || format!("the losses {loss} and {f32_loss} differ")))
         });
     }
-    Ok(rows.into_json())
+    section.finish()
 }
 
 /// Maximum difference of the losses of training in bf16 and in f32, absolute, or relative if the loss is above 1.
@@ -128,66 +139,78 @@ fn loss_of(trainer: &mut Trainer, epoch: u64) -> Result<f64> {
 }
 
 /// Trains on Reddit's shape with a share of the memory that it needs, by policy: ROC's figure 10.
-pub(super) fn capacity(graphs: &Graphs, budget: Budget) -> Result<Value> {
-    let size = graphs.size;
+pub(in super::super) fn capacity(scope: &Scope, graphs: &Graphs, budget: Budget) -> Finished {
+    const POLICIES: [(&str, MemoryPolicy); 4] = [
+        ("optimal", MemoryPolicy::Optimal),
+        ("lru", MemoryPolicy::Lru),
+        ("roc", MemoryPolicy::Roc),
+        ("none", MemoryPolicy::None),
+    ];
+    const PERCENTS: [u64; 3] = [10, 25, 50];
+    let mut section = Section::new(scope, "capacity", PERCENTS.len() * POLICIES.len(), NEXT, Some(budget));
     let network = REDDIT.networks[1];
-    let (data, model) = (REDDIT.data(graphs.of(&REDDIT), network)?, Model::gcn(network));
-    let whole = builder(&model, &data, DEVICE)?.build()?.planned_peak_device_bytes()[0];
-    let mut rows = Rows::default();
-    for percent in [10, 25, 50] {
-        for (name, policy) in [
-            ("optimal", MemoryPolicy::Optimal),
-            ("lru", MemoryPolicy::Lru),
-            ("roc", MemoryPolicy::Roc),
-            ("none", MemoryPolicy::None),
-        ] {
-            rows.measure(budget, &format!("{percent} % {name}"), || {
+    let model = Model::gcn(network);
+    // The data and the memory of a run that copies nothing, made when the first row needs them.
+    let mut made_once: Option<(Dataset, u64)> = None;
+    for percent in PERCENTS {
+        for (name, policy) in POLICIES {
+            section.row(&format!("{percent} % {name}"), || {
+                if made_once.is_none() {
+                    let data = REDDIT.data(graphs.of(&REDDIT), network)?;
+                    let whole = builder(&model, &data, &scope.device())?.build()?.planned_peak_device_bytes()[0];
+                    made_once = Some((data, whole));
+                }
+                let (data, whole) = made_once.as_ref().expect("it was made above");
                 let memory = whole * percent / 100;
                 let all = json!({ "percent": percent, "policy": name, "device_memory": memory });
-                let few = builder(&model, &data, DEVICE)?.device_memory(ByteSize::b(memory)).memory(policy).build();
-                let mut made = match few {
+                let builder = builder(&model, data, &scope.device())?.device_memory(ByteSize::b(memory)).memory(policy);
+                let mut made = match builder.build() {
                     Err(Error::DoesNotFit { need_bytes, .. }) => {
-                        return Ok(joined(all, json!({ "needed_bytes": need_bytes })));
+                        return Ok(Row::new(joined(all, json!({ "needed_bytes": need_bytes }))));
                     }
                     made => made?,
                 };
-                let [seconds, ..] = epoch_seconds(&mut made, size.epochs().min(5), budget.share(0.2))?;
+                let timed = Timed::measure(&mut made, scope.size.epochs().min(5), budget.share(0.2))?;
                 let last = made.step()?;
-                let moved = [last.bytes_to_device, last.bytes_to_host];
+                let (moved, peak) = ([last.bytes_to_device, last.bytes_to_host], made.peak_device_bytes()[0]);
                 let row = json!({
-                    "tiles": made.tiles(), "epoch_seconds": seconds, "plan_seconds": made.start_up().plan_seconds,
+                    "tiles": made.tiles(), "epoch_seconds": timed.seconds[0],
+                    "plan_seconds": made.start_up().plan_seconds, "loss": timed.loss,
                     "bytes_to_device": moved[0], "bytes_to_host": moved[1], "planned_bytes": last.planned_bytes,
-                    "peak_bytes": made.peak_device_bytes()[0],
-                    "ok": moved == last.planned_bytes && made.peak_device_bytes()[0] <= memory,
+                    "peak_bytes": peak,
                 });
-                Ok(joined(joined(all, row), noted(&mut made)?))
+                let row = timed.row(joined(joined(all, row), noted(&mut made)?));
+                Ok(row
+                    .expect(moved == last.planned_bytes, || format!("{moved:?} bytes, not {:?}", last.planned_bytes))
+                    .expect(peak <= memory, || format!("the peak is {peak} bytes, of {memory}")))
             });
         }
     }
-    Ok(rows.into_json())
+    section.finish()
 }
 
 /// Measures splits over two workers that share the GPU, on graphs whose vertices are numbered by degree.
-pub(super) fn splits(size: Size, budget: Budget) -> Result<Value> {
-    let mut rows = Rows::default();
+pub(in super::super) fn splits(scope: &Scope, budget: Budget) -> Finished {
+    const PARTITIONS: [&str; 3] = ["learned", "vertices", "edges"];
+    let mut section = Section::new(scope, "splits", 2 * PARTITIONS.len(), NEXT, Some(budget));
     for (shape, network) in [(&REDDIT, REDDIT.networks[0]), (&PRODUCTS, PRODUCTS.networks[0])] {
-        if budget.is_spent() {
-            rows.leave_out(shape.name);
-            continue;
-        }
-        let graph = shape.graph(size, Numbering::ByDegree);
-        let (data, model) = (shape.data(graph, network)?, Model::gcn(network));
-        for partition in ["learned", "vertices", "edges"] {
-            rows.measure(budget, &format!("{} {partition}", shape.name), || {
-                let epochs = size.epochs().max(8);
-                let builder = builder(&model, &data, &format!("{DEVICE},{}", super::ORDINAL))?;
+        let mut made_once: Option<Dataset> = None;
+        let model = Model::gcn(network);
+        for partition in PARTITIONS {
+            section.row(&format!("{} {partition}", shape.name), || {
+                if made_once.is_none() {
+                    made_once = Some(shape.data(shape.graph(scope.size, Numbering::ByDegree), network)?);
+                }
+                let data = made_once.as_ref().expect("it was made above");
+                let epochs = scope.size.epochs().max(8);
+                let builder = builder(&model, data, &format!("{},{}", scope.device(), scope.gpu))?;
                 let mut made = builder.partition(Partition::parse(partition)?).epochs(100).build()?;
                 let row = split_row(&mut made, epochs, budget.share(0.4))?;
-                Ok(joined(json!({ "shape": shape.name, "network": network, "partition": partition }), row))
+                Ok(Row::new(joined(json!({ "shape": shape.name, "network": network, "partition": partition }), row)))
             });
         }
     }
-    Ok(rows.into_json())
+    section.finish()
 }
 
 /// Trains, and returns the seconds of the parts of each epoch and the errors of their predictions.

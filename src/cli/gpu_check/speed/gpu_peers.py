@@ -1,9 +1,9 @@
-"""Times PyTorch, PyTorch Geometric and cuSPARSE on the graphs that `lapidary gpu-check --graphs DIR` wrote.
+"""Times PyTorch, PyTorch Geometric and cuSPARSE on the graphs that `lapidary gpu-check` wrote into DIR.
 
-    python3 ci/gpu_peers.py RESULTS.json DIR SECONDS [--device cuda]
+    python3 gpu_peers.py DIR SECONDS [--device cuda]
 
-Adds `peers` to RESULTS.json, and to its `marks` the time of the fastest peer and its ratio to ours. Starts nothing after
-SECONDS, and reports what it left out. If PyTorch Geometric is missing, plain torch replaces its edge index.
+Reads DIR/graphs.json and writes DIR/peers.json. Starts nothing after SECONDS, and reports what it left out. If PyTorch
+Geometric is missing, plain torch replaces its edge index.
 
 Gathers sum over in-neighbours. `torch_csr` is torch.sparse. `cusparse` calls SpMM directly, with its descriptors, buffer
 and preprocessing made once, and the fastest of its algorithms for row-major operands. Both read a value of 1 for each
@@ -313,40 +313,17 @@ def epochs(clock, name, graph, networks):
     return rows(clock, wanted)
 
 
-def compare(results):
-    """Adds marks: the time of the fastest peer, and its ratio to ours."""
-    marks = results.setdefault("marks", {})
-    met = marks.setdefault("met", {})
-    best = {}
-    for row in results["peers"]["gathers"]["rows"]:
-        if "seconds" in row:
-            best.setdefault(f"gather_{row['shape']}_{row['width']}", []).append((row["seconds"], row["peer"]))
-    for row in results["peers"]["epochs"]["rows"]:
-        if "epoch_seconds" in row:
-            network = "_".join(map(str, row["network"]))
-            best.setdefault(f"{row['shape']}_{network}_epoch", []).append((row["epoch_seconds"], row["peer"]))
-    for name, taken in best.items():
-        seconds, peer = min(taken)
-        marks[f"{name}_best_peer_s"], marks[f"{name}_best_peer"] = seconds, peer
-        ours = marks.get(f"{name}_s")
-        if ours:
-            marks[f"{name}_best_peer_over_ours"] = seconds / ours
-            is_met = seconds >= ours if results.get("size") == "published" else None
-            met[f"{name}_best_peer_over_ours"] = {"at_least": 1, "met": is_met}
-
-
 EDGE_INDEX = "pyg_edge_index" if torch_geometric else "torch_edge_index"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results")
-    parser.add_argument("graphs")
+    parser.add_argument("folder")
     parser.add_argument("seconds", type=float)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     arguments = parser.parse_args()
-    with open(arguments.results, encoding="utf-8") as file:
-        results = json.load(file)
+    with open(os.path.join(arguments.folder, "graphs.json"), encoding="utf-8") as file:
+        shapes = json.load(file)
     peers = {"torch": torch.__version__}
     if torch_geometric:
         peers["torch_geometric"] = torch_geometric.__version__
@@ -358,12 +335,12 @@ def main():
         peers[kind] = {"rows": [], "left_out": []}
     # Epochs of every shape first: they matter most.
     for kind in ["epochs", "gathers"]:
-        for shape in results["graphs"]["rows"]:
+        for shape in shapes:
             name = shape["shape"]
             if clock.spent():
                 peers[kind]["left_out"].append(f"{name}: all of it")
                 continue
-            graph = Graph(arguments.graphs, name, arguments.device)
+            graph = Graph(arguments.folder, name, arguments.device)
             if kind == "epochs":
                 measured, left_out = epochs(clock, name, graph, shape["networks"])
             else:
@@ -371,11 +348,9 @@ def main():
             peers[kind]["rows"] += measured
             peers[kind]["left_out"] += left_out
             del graph
-            results["peers"] = peers
-            compare(results)
             # Save the results so far, whatever comes next.
-            with open(arguments.results, "w", encoding="utf-8") as file:
-                json.dump(results, file, indent=2)
+            with open(os.path.join(arguments.folder, "peers.json"), "w", encoding="utf-8") as file:
+                json.dump(peers, file, indent=2)
 
 
 if __name__ == "__main__":
