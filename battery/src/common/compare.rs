@@ -1,12 +1,14 @@
 //! Comparisons with derived tolerances.
 
-use super::rig::Rig;
+use super::rig::{Rig, on_gpu};
 
 /// Returns what `f` computes on one thread, after checking that three threads compute the same bits.
+#[track_caller]
 pub fn on_any_threads(what: &str, f: impl Fn(&Rig) -> Vec<f32>) -> Vec<f32> {
     let one = f(&Rig::new(1));
     let three = f(&Rig::new(3));
-    assert!(same_bits(&one, &three), "{what}: 1 and 3 threads differ");
+    let others = if on_gpu() { "two runs" } else { "1 and 3 threads" };
+    assert!(same_bits(&one, &three), "{what}: {others} differ");
     one
 }
 

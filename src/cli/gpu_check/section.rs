@@ -42,7 +42,7 @@ pub(super) struct Finding {
     pub(super) name: String,
     pub(super) why: String,
     /// What to do next.
-    pub(super) next: &'static str,
+    pub(super) next: String,
 }
 
 /// The rows of a section so far.
@@ -72,7 +72,7 @@ pub(super) struct Finished {
 }
 
 impl<'s> Section<'s> {
-    /// Starts a section of about `length` rows. `next` says what to do if a row is wrong. With a budget, no row starts
+    /// Starts a section of about `length` rows. `next` says what to do if the row NAME is wrong. With a budget, no row starts
     /// after its end.
     pub(super) fn new(
         scope: &'s Scope,
@@ -119,7 +119,8 @@ impl<'s> Section<'s> {
             Row::Done { facts, wrong } => {
                 let head = json!({ "name": name, "ok": wrong.is_empty(), "wrong": wrong });
                 self.rows.push(joined(head, facts));
-                let finding = |why| Finding { name: format!("{}: {name}", self.name), why, next: self.next };
+                let next = self.next.replace("NAME", name);
+                let finding = |why| Finding { name: format!("{}: {name}", self.name), why, next: next.clone() };
                 self.findings.extend(wrong.into_iter().map(finding));
                 self.is_lost |= self.rows.last().is_some_and(|row| row["ok"] == false) && self.scope.is_lost();
             }

@@ -37,7 +37,7 @@ impl Verdict {
     pub(super) fn sentence(self) -> &'static str {
         match self {
             Self::Pass => "Everything was checked, and everything is right.",
-            Self::Fail => "Something is wrong: see what to do next below.",
+            Self::Fail => "Something is wrong. The report says what to do next.",
             Self::Incomplete => "What was checked is right, but something was left out.",
         }
     }
@@ -59,7 +59,7 @@ mod tests {
     use crate::cli::gpu_check::section::Finding;
 
     fn section(rows: usize, findings: usize, left_out: usize) -> Finished {
-        let finding = Finding { name: "a".into(), why: "b".into(), next: "c" };
+        let finding = Finding { name: "a".into(), why: "b".into(), next: "c".into() };
         Finished {
             name: "calls",
             rows: vec![json!({ "ok": true }); rows],

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::super::section::{Finished, Row, Section, lacks_memory};
 use super::super::{Scope, Size};
 
-const NEXT: &str = "Run the check again, alone: `lapidary gpu-check --only NAME`. If it fails again, it is a bug of a \
+const NEXT: &str = "Run the check again, alone: `lapidary gpu-check --only 'NAME'`. If it fails again, it is a bug of a \
     kernel: report it with results.json. If another one fails, the GPU may be faulty: look at `nvidia-smi -q -d ECC`.";
 
 /// Runs all checks of a device.

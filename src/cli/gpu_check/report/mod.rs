@@ -67,11 +67,12 @@ fn how(checked: &Checked) -> String {
         super::Size::Published => "graphs of published sizes",
         super::Size::Tiny => "tiny graphs, whose times mean nothing",
     };
-    format!(
-        "lapidary {} checked {size} in {}. results.json has every number.",
-        env!("CARGO_PKG_VERSION"),
-        minutes(checked.time)
-    )
+    let only = match &checked.scope.only {
+        Some(only) => format!("Only checks with `{only}` in their names ran. "),
+        None => String::new(),
+    };
+    let (version, time) = (env!("CARGO_PKG_VERSION"), minutes(checked.time));
+    format!("{only}lapidary {version} took {time}, over {size}. results.json has every number.")
 }
 
 fn minutes(time: Duration) -> String {
@@ -86,7 +87,7 @@ fn findings(checked: &Checked, blocks: &mut Vec<Block>) {
     }
     blocks.push(Block::Heading("What is wrong, and what to do next".into()));
     let rows =
-        findings.iter().map(|finding| [finding.name.clone(), finding.why.clone(), finding.next.into()]).collect();
+        findings.iter().map(|finding| [finding.name.clone(), finding.why.clone(), finding.next.clone()]).collect();
     blocks.push(Block::table(["check", "what is wrong", "what to do next"], rows));
 }
 

@@ -9,5 +9,5 @@ pub(super) use peers::{Peers, graph_bytes, others};
 pub(super) use training::{bf16, capacity, epochs, splits};
 
 /// What to do if a measurement fails or is wrong.
-const NEXT: &str = "Measure it again, alone: `lapidary gpu-check --only NAME`. If it fails again, report it with \
+const NEXT: &str = "Measure it again, alone: `lapidary gpu-check --only 'NAME'`. If it fails again, report it with \
     results.json.";
