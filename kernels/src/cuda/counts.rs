@@ -2,11 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::{CudaContext, result, sys};
 
-use super::super::gpu::Counts;
 use super::driver::Named;
-use super::{check_ordinals, keep_context};
+use crate::cuda::gpu::Counts;
 use crate::error::Result;
 
 /// Graphs that this process launched, and captures that the driver refused.
@@ -18,11 +17,9 @@ use sys::CUmemPool_attribute::{CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, CU_MEMPOOL_ATT
 /// Returns what the driver counts of a GPU, and the graphs that this process launched on any.
 ///
 /// # Errors
-/// [`crate::Error::NoLibrary`] or [`crate::Error::OldDriver`] without a driver that can be used; [`crate::Error::NoGpu`]; [`crate::Error::Cuda`] when the driver fails.
-pub fn counts(ordinal: u32) -> Result<Counts> {
+/// [`crate::Error::Cuda`].
+pub(super) fn read(context: &CudaContext) -> Result<Counts> {
     const CALL: &str = "asking for a GPU's memory";
-    check_ordinals(&[ordinal])?;
-    let context = keep_context(ordinal)?;
     context.bind_to_thread().during(CALL)?;
     let (free, total) = context.mem_get_info().during(CALL)?;
     let most = |attribute| {
@@ -48,11 +45,9 @@ pub fn counts(ordinal: u32) -> Result<Counts> {
 /// Sets the most bytes that the driver has reserved and used to those of now.
 ///
 /// # Errors
-/// As [`counts`].
-pub fn forget_most(ordinal: u32) -> Result<()> {
+/// [`crate::Error::Cuda`].
+pub(super) fn forget_most(context: &CudaContext) -> Result<()> {
     const CALL: &str = "resetting the memory pool's counts";
-    check_ordinals(&[ordinal])?;
-    let context = keep_context(ordinal)?;
     if !context.has_async_alloc() {
         return Ok(());
     }

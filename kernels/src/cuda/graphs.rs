@@ -65,9 +65,9 @@ impl Graphs {
             CAPTURES_REFUSED.fetch_add(u64::from(self.is_off), Ordering::Relaxed);
         }
         match &known.graph {
-            // SAFETY: the graph was made in this context and still exists. Its addresses are those of `tasks`, which
-            // are valid now.
             Some(graph) => {
+                // SAFETY: the graph was made in this context and still exists. Its addresses are those of `tasks`, which
+                // are valid now.
                 unsafe { result::graph::launch(graph.0, stream.cu_stream()) }.during("launching a graph")?;
                 GRAPHS_LAUNCHED.fetch_add(1, Ordering::Relaxed);
                 Ok(())
