@@ -36,6 +36,8 @@ mod faulty_disk;
 mod feature_caches;
 mod fold;
 mod fuse;
+#[cfg(feature = "cuda")]
+mod gpu_check;
 mod gradients;
 mod graph;
 mod interrupted;

@@ -85,7 +85,7 @@ struct Memory {
 static std::map<Address, Memory> allocated;
 // Which GPU's kernels can reach which GPU's memory. Both cuCtxEnablePeerAccess and cuMemPoolSetAccess are needed.
 static std::map<std::pair<void*, void*>, int> reached;
-static size_t used, most_used;
+static size_t used, most_used, most_of_pool;
 static uint64_t random_state;
 static double pretended_ms;
 static thread_local void* current_context;
@@ -215,6 +215,7 @@ static int take(Address* address, size_t bytes) {
     allocated[*address] = Memory{bytes, current_context};
     used += bytes;
     if (used > most_used) most_used = used;
+    if (used > most_of_pool) most_of_pool = used;
     return SUCCESS;
 }
 
@@ -248,7 +249,17 @@ API int cuMemFreeAsync(Address address, void* stream) {
     return run_until([=] { return ((Stream*)stream)->queue.empty(); });
 }
 API int cuDeviceGetDefaultMemPool(void** pool, int device) { return *pool = (void*)(size_t)(device + 1), SUCCESS; }
-API int cuMemPoolSetAttribute(void*, int, void*) { return SUCCESS; }
+// The most bytes reserved (6) and in use (8) are one number, over all GPUs. Setting it to 0 starts again from now.
+API int cuMemPoolSetAttribute(void*, int attribute, void*) {
+    Guard guard(lock);
+    if (attribute == 6 || attribute == 8) most_of_pool = used;
+    return SUCCESS;
+}
+API int cuMemPoolGetAttribute(void*, int attribute, void* value) {
+    Guard guard(lock);
+    if (attribute != 6 && attribute != 8) return INVALID_VALUE;
+    return *(uint64_t*)value = most_of_pool, SUCCESS;
+}
 API int cuMemPoolTrimTo(void*, size_t) { return SUCCESS; }
 
 // GPUs reach each other unless EMULATED_PEERS=0. EMULATED_FORGET_LINKS=1 or 2 ignores the first or the second of the

@@ -31,8 +31,8 @@ fn a_call_waits_for_its_events_and_for_its_lane() {
         // Each copy takes about 10 ms, so its result is not there yet unless the test waits for it.
         let values: Shared<f32> = vec![round as f32 - 2.0; ROWS * COLS].into();
         let there = device.copy_in(Lane::CopyIn, x, &HostSlot::constant(&values), &[]).unwrap();
-        let relu = device.launch(Lane::Compute, &call!(RowStep::Relu, [mat(x)], [mat(y)]), &[there]).unwrap();
-        let sum = device.launch(Lane::Compute, &call!(RowStep::Add, [mat(x), mat(y)], [mat(z)]), &[]).unwrap();
+        let relu = device.launch(Lane::Compute, &Call::new(RowStep::Relu, [mat(x)], [mat(y)]), &[there]).unwrap();
+        let sum = device.launch(Lane::Compute, &Call::new(RowStep::Add, [mat(x), mat(y)], [mat(z)]), &[]).unwrap();
         let back = HostSlot::staging(BYTES as usize).unwrap();
         let out = device.copy_out(Lane::CopyOut, z, &back, &[relu, sum]).unwrap();
         let small = HostSlot::staging(BYTES as usize).unwrap();
@@ -61,7 +61,7 @@ fn a_kernel_runs_beside_a_copy() {
     device.wait(first).unwrap();
     let slow = device.copy_in(Lane::CopyIn, Slot(2), &host, &[]).unwrap();
     let start = std::time::Instant::now();
-    let done = device.launch(Lane::Compute, &call!(RowStep::Relu, [mat(Slot(0))], [mat(Slot(1))]), &[]).unwrap();
+    let done = device.launch(Lane::Compute, &Call::new(RowStep::Relu, [mat(Slot(0))], [mat(Slot(1))]), &[]).unwrap();
     device.wait(done).unwrap();
     // Memory can be allocated and freed while a copy runs, too.
     device.alloc(Slot(3), BYTES).unwrap();
@@ -97,7 +97,7 @@ fn constants_are_copied_and_nothing_is_shared() {
 fn a_failure_surfaces_once_in_full_and_nothing_hangs() {
     let device = device(BYTES, SimSpeed::default());
     device.alloc(Slot(0), 8).unwrap();
-    let bad = device.launch(Lane::Compute, &call!(RowStep::Relu, [mat(Slot(9))], [mat(Slot(0))]), &[]).unwrap();
+    let bad = device.launch(Lane::Compute, &Call::new(RowStep::Relu, [mat(Slot(9))], [mat(Slot(0))]), &[]).unwrap();
     let host = HostSlot::staging(8).unwrap();
     let error = match device.copy_out(Lane::CopyOut, Slot(0), &host, &[bad]) {
         Ok(copied) => device.wait(copied).unwrap_err(),
@@ -105,6 +105,6 @@ fn a_failure_surfaces_once_in_full_and_nothing_hangs() {
     };
     assert!(matches!(error, Error::EmptySlot { slot: Slot(9) }), "{error}");
     assert!(matches!(device.wait(bad), Err(Error::Failed)));
-    let call = call!(RowStep::Relu, [mat(Slot(0))], [mat(Slot(0))]);
+    let call = Call::new(RowStep::Relu, [mat(Slot(0))], [mat(Slot(0))]);
     assert!(matches!(device.launch(Lane::Compute, &call, &[bad]), Err(Error::Failed)));
 }

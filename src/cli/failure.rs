@@ -16,8 +16,11 @@ pub(super) const FAILED: u8 = 1;
 /// The command line is wrong. clap exits with the same code.
 const USAGE: u8 = 2;
 
-/// Nothing that was requested fits into memory, or a check was incomplete.
+/// Nothing that was requested fits into memory.
 pub(super) const DOES_NOT_FIT: u8 = 3;
+
+/// A check passed as far as it went, but left something out.
+pub(super) const INCOMPLETE: u8 = 3;
 
 /// Reports an error, and returns the exit code of the process.
 ///
@@ -65,6 +68,20 @@ fn report_as(what: &str, error: &Error) {
     }
 }
 
+/// Returns an error and its causes as one line.
+pub(super) fn in_one_line(error: &Error) -> String {
+    let (mut line, mut cause) = (in_flags(error), error.source());
+    while let Some(reason) = cause {
+        let text = in_flags(reason);
+        // Some errors only repeat their cause.
+        if !line.ends_with(&text) {
+            line = format!("{line}: {text}");
+        }
+        cause = reason.source();
+    }
+    line
+}
+
 fn code(error: &Error) -> u8 {
     match error {
         Error::Value { .. } | Error::Passes(_) => USAGE,
@@ -75,7 +92,7 @@ fn code(error: &Error) -> u8 {
             | ModelError::NormNotTaken { .. }
             | ModelError::DropoutRate { .. },
         ) => USAGE,
-        Error::DoesNotFit { .. } | Error::CheckIncomplete { .. } => DOES_NOT_FIT,
+        Error::DoesNotFit { .. } => DOES_NOT_FIT,
         Error::Dataset(dataset::Error::TooLarge { .. } | dataset::Error::HostMemory(_)) => DOES_NOT_FIT,
         _ => FAILED,
     }
@@ -142,7 +159,6 @@ fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
         Error::Diverged { .. } => Some("--lr"),
         Error::CheckpointInTheWay { .. } => Some("--resume"),
         Error::Damaged { .. } => Some("--weights of `infer`"),
-        Error::CheckIncomplete { .. } => Some("--seconds"),
         Error::Passes(_) => Some("--passes"),
         Error::PartitionFile { .. } | Error::Parts { .. } => Some("--partition"),
         Error::Model(ModelError::Unknown { .. }) => Some("--model"),

@@ -9,6 +9,7 @@ mod bus_error;
 mod compare;
 mod data;
 mod device;
+mod devices;
 mod failure;
 mod fit_on;
 mod forecast;
@@ -65,8 +66,9 @@ enum Verb {
     Plan(Box<plan::PlanArgs>),
     /// Measure this machine, or the network between the ranks of a job
     Profile(profile::ProfileArgs),
-    /// Check and measure the GPU of this machine
-    #[command(hide = true)]
+    /// List the CPU and the GPUs, and what is missing to use them
+    Devices(devices::DevicesArgs),
+    /// Check whether a GPU works, is right, and how fast it is
     GpuCheck(gpu_check::GpuCheckArgs),
     /// Inspect, import, partition and generate datasets
     #[command(subcommand)]
@@ -107,7 +109,8 @@ pub fn run() -> ExitCode {
         Verb::Infer(args) => on_ranks(|ranks| infer::run(&args, ranks).map(|()| ExitCode::SUCCESS)),
         Verb::Plan(args) => plan::run(&args),
         Verb::Profile(args) => on_ranks(|ranks| profile::run(&args, ranks).map(|()| ExitCode::SUCCESS)),
-        Verb::GpuCheck(args) => gpu_check::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Devices(args) => devices::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::GpuCheck(args) => gpu_check::run(&args),
         Verb::Data(verb) => data::run(&verb).map(|()| ExitCode::SUCCESS),
     });
     done.unwrap_or_else(|error| failure::end(&error))

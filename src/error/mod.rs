@@ -131,18 +131,6 @@ pub enum Error {
         /// The devices that cannot, and why.
         why: String,
     },
-    /// A GPU failed some of its checks.
-    #[error("the GPU failed these checks: {parts}; the results have the details")]
-    CheckFailed {
-        /// The checks that failed.
-        parts: String,
-    },
-    /// There was no time for some checks of a GPU. The others passed.
-    #[error("the check of the GPU is incomplete: there was no time for all of {parts}")]
-    CheckIncomplete {
-        /// The parts that are incomplete.
-        parts: String,
-    },
     /// A file does not contain vertex ranges.
     #[error("{} holds no partition: {why}", path.display())]
     PartitionFile {

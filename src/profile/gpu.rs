@@ -45,10 +45,12 @@ impl Bench {
 
     /// Creates a matrix of numbers between -0.5 and 0.5.
     pub(crate) fn matrix(&self, slot: u32, rows: usize, cols: usize) -> Result<Mat> {
-        // The high bits of multiples of a large odd number.
-        let cell = |i: u32| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
-        let values: Vec<f32> = (0..rows * cols).into_par_iter().map(|i| cell(i as u32)).collect();
-        Ok(Mat::f32(self.put(slot, values)?, rows, cols))
+        Ok(Mat::f32(self.put(slot, (0..rows * cols).into_par_iter().map(Self::cell).collect())?, rows, cols))
+    }
+
+    /// Returns cell `i` of such a matrix: the high bits of multiples of a large odd number.
+    pub(crate) fn cell(i: usize) -> f32 {
+        ((i as u32).wrapping_mul(2_654_435_761) >> 8) as f32 / (1u32 << 24) as f32 - 0.5
     }
 
     /// Allocates a matrix that a call will write.
@@ -56,12 +58,6 @@ impl Bench {
         let slot = Slot(slot);
         self.named("allocating memory", self.device.alloc(slot, 4 * (rows * cols) as u64))?;
         Ok(Mat::f32(slot, rows, cols))
-    }
-
-    /// Returns what the device chose by itself.
-    #[cfg(feature = "command")]
-    pub(crate) fn choices(&self) -> Vec<String> {
-        self.device.choices()
     }
 
     /// Frees slots.
@@ -178,6 +174,41 @@ impl Bench {
         let seconds = least(&self.seconds(&Call::new(Linear::Product, [x, weight], [out]), RUNS)?);
         self.free(&[x.slot, weight.slot, out.slot])?;
         Ok(cpu::linear_flops(rows as u64, WIDTH as u64, WIDTH as u64) as f64 / seconds)
+    }
+}
+
+/// What only `gpu-check` needs.
+#[cfg(feature = "command")]
+impl Bench {
+    /// Returns what the device chose by itself.
+    pub(crate) fn choices(&self) -> Vec<String> {
+        self.device.choices()
+    }
+
+    /// Fills slots 0 and 1 with a graph as one block.
+    pub(crate) fn block(&self, graph: &crate::graph::Graph) -> Result<BlockSlots> {
+        Ok(BlockSlots {
+            indptr: self.put(0, graph.indptr().to_vec())?,
+            indices: self.put(1, graph.indices().to_vec())?,
+            rows: graph.vertex_count(),
+            own_sources: graph.vertex_count(),
+            halo_sources: 0,
+            edges: graph.edge_count(),
+        })
+    }
+
+    /// Runs a call and waits for it.
+    pub(crate) fn run(&self, call: &Call) -> Result<()> {
+        let done = self.device.launch(Lane::Compute, call, &[]).and_then(|event| self.device.wait(event));
+        self.named(call.name(), done)
+    }
+
+    /// Returns the cells of a matrix.
+    pub(crate) fn get(&self, mat: Mat) -> Result<Vec<f32>> {
+        let host = self.named("allocating host memory", HostSlot::staging(4 * mat.rows * mat.cols))?;
+        let copied = self.device.copy_out(Lane::CopyOut, mat.slot, &host, &[]);
+        self.named("copying", copied.and_then(|event| self.device.wait(event)))?;
+        Ok(host.to_vec())
     }
 }
 

@@ -451,9 +451,12 @@ impl Devices {
                     Box::new(CpuDevice::with_semaphore(threads, capacity, semaphore.clone())?.matmul(matmul)?)
                 }
                 (DeviceKind::Cpu, None) => Box::new(CpuDevice::new(threads, capacity)?.matmul(matmul)?),
-                (DeviceKind::Cuda(ordinals), _) => {
-                    cuda::open_with(&budget.name, ordinals[i], capacity, &cuda::Options { matmul })?
-                }
+                (DeviceKind::Cuda(ordinals), _) => cuda::open_with(
+                    &budget.name,
+                    ordinals[i],
+                    capacity,
+                    &cuda::Options { matmul, ..Default::default() },
+                )?,
                 (DeviceKind::Custom(custom), _) => (custom.open)(i, capacity)?,
             })
         };

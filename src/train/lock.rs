@@ -255,7 +255,7 @@ fn has_no_locks(error: &io::Error) -> bool {
 ///
 /// # Source
 /// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`, for days since 1970.
-fn utc(at: SystemTime) -> String {
+pub(crate) fn utc(at: SystemTime) -> String {
     let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Years begin in March here, so that a leap day is the last day of its year.

@@ -28,6 +28,8 @@ pub use embedding::EmbeddingSize;
 pub(crate) use embedding::check_embedding;
 pub(crate) use epoch::{EpochSpec, Instead, TrainingProgram, gradient_name, training_program};
 pub use lock::RunLock;
+#[cfg(feature = "command")]
+pub(crate) use lock::utc;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
 pub use record::{Best, Change, PartialEpoch, RunRecord};
 #[cfg(feature = "command")]

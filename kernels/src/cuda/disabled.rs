@@ -1,6 +1,6 @@
 //! The stand-in for a build without the feature `cuda`.
 
-use super::gpu::{Gpu, Libraries, Options};
+use super::gpu::{Counts, Gpu, Libraries, Options};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
@@ -55,5 +55,21 @@ pub fn open(_name: &str, _ordinal: u32, _capacity_bytes: u64) -> Result<Box<dyn 
 /// # Errors
 /// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
 pub fn open_with(_name: &str, _ordinal: u32, _capacity: u64, _options: &Options) -> Result<Box<dyn Device>> {
+    Err(Error::NotBuilt { feature: "cuda" })
+}
+
+/// Returns what the driver counts of a GPU.
+///
+/// # Errors
+/// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
+pub fn counts(_ordinal: u32) -> Result<Counts> {
+    Err(Error::NotBuilt { feature: "cuda" })
+}
+
+/// Resets what the driver counts of a GPU.
+///
+/// # Errors
+/// Always [`Error::NotBuilt`]: this build has no `cuda` feature.
+pub fn forget_most(_ordinal: u32) -> Result<()> {
     Err(Error::NotBuilt { feature: "cuda" })
 }

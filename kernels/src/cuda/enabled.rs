@@ -15,6 +15,8 @@ mod blas;
 mod cache;
 #[path = "compile.rs"]
 mod compile;
+#[path = "counts.rs"]
+mod counts;
 #[path = "device.rs"]
 mod device;
 #[path = "driver.rs"]
@@ -63,7 +65,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, result, sys};
 use parking_lot::Mutex;
 
-use super::gpu::{Gpu, Libraries, Options};
+use super::gpu::{Counts, Gpu, Libraries, Options};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use device::CudaDevice;
@@ -92,6 +94,26 @@ pub fn free_bytes(ordinal: u32) -> Result<u64> {
     check_ordinals(&[ordinal])?;
     let [free, _] = keep_context(ordinal)?.mem_get_info().during("asking for a GPU's memory")?.into();
     Ok(free as u64)
+}
+
+/// Returns what the driver counts of a GPU, and the graphs that this process launched on any.
+///
+/// # Errors
+/// As [`free_bytes`].
+pub fn counts(ordinal: u32) -> Result<Counts> {
+    check_ordinals(&[ordinal])?;
+    let context = keep_context(ordinal)?;
+    counts::read(&context)
+}
+
+/// Sets the most bytes that the driver has reserved and used on a GPU to those of now.
+///
+/// # Errors
+/// As [`free_bytes`].
+pub fn forget_most(ordinal: u32) -> Result<()> {
+    check_ordinals(&[ordinal])?;
+    let context = keep_context(ordinal)?;
+    counts::forget_most(&context)
 }
 
 fn count() -> Result<u32> {

@@ -68,7 +68,7 @@ impl CudaEngine {
             peer_faults: Faults::new()?,
             graphs: Mutex::default(),
             staging: [Staging::new(&context), Staging::new(&context)],
-            cache_bytes: driver::cache_bytes(context.cu_device())? as usize,
+            cache_bytes: options.cache_bytes.map_or_else(|| driver::cache_bytes(context.cu_device()), Ok)? as usize,
             autotune: Autotune::default(),
             blas: blas::start(&context, &events[0].stream, options.matmul)?,
             modules: Modules::new(&context)?,

@@ -4,8 +4,11 @@
 //! alternate. So a batch is compared with the ones that ran before. The second time, it is captured while it is queued;
 //! from then on it is launched as a whole. If capturing fails, batches are queued call by call.
 
+use std::sync::atomic::Ordering;
+
 use cudarc::driver::{CudaStream, result, sys};
 
+use super::counts::{CAPTURES_REFUSED, GRAPHS_LAUNCHED};
 use super::driver::Named;
 use super::task::Task;
 use crate::error::Result;
@@ -59,11 +62,16 @@ impl Graphs {
         if known.graph.is_none() && !self.is_off {
             known.graph = Graph::capture(stream, || queue(&known.tasks));
             self.is_off = known.graph.is_none();
+            CAPTURES_REFUSED.fetch_add(u64::from(self.is_off), Ordering::Relaxed);
         }
         match &known.graph {
-            // SAFETY: the graph was made in this context and still exists. Its addresses are those of `tasks`, which
-            // are valid now.
-            Some(graph) => unsafe { result::graph::launch(graph.0, stream.cu_stream()) }.during("launching a graph"),
+            Some(graph) => {
+                // SAFETY: the graph was made in this context and still exists. Its addresses are those of `tasks`, which
+                // are valid now.
+                unsafe { result::graph::launch(graph.0, stream.cu_stream()) }.during("launching a graph")?;
+                GRAPHS_LAUNCHED.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
             None => queue(&tasks),
         }
     }

@@ -17,5 +17,5 @@ mod machine_code;
 mod width;
 
 pub use gather_work::{GatherSizes, GatherWay, gather_ways};
-pub use gpu::{Gpu, Libraries, Options};
-pub use imp::{free_bytes, gpus, libraries, link, open, open_with, reach_each_other};
+pub use gpu::{Counts, Gpu, Libraries, Options};
+pub use imp::{counts, forget_most, free_bytes, gpus, libraries, link, open, open_with, reach_each_other};

@@ -1,8 +1,8 @@
-//! Time budgets of the parts of `gpu-check`, which share a total time.
+//! Time budgets of sections, which share a total time.
 
 use std::time::{Duration, Instant};
 
-/// The time after which a part starts nothing new.
+/// The time after which a section starts nothing new.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     end: Instant,
@@ -14,7 +14,7 @@ impl Budget {
         Self { end: Instant::now() + Duration::from_secs_f64(seconds.max(0.0)) }
     }
 
-    /// Returns one budget for each part. Time that a part does not use goes to the parts after it.
+    /// Returns one budget for each section. Time that one does not use goes to those after it.
     pub(super) fn shares(seconds: f64, shares: &[f64]) -> Vec<Self> {
         let (start, all) = (Instant::now(), shares.iter().sum::<f64>());
         let mut until = 0.0;
@@ -25,13 +25,18 @@ impl Budget {
         ends.map(|end| Self { end }).collect()
     }
 
-    /// Returns a budget of the share `of_rest` of the remaining time, for one measurement within the part.
+    /// Returns a budget of the share `of_rest` of the remaining time, for one measurement within the section.
     pub(super) fn share(&self, of_rest: f64) -> Self {
-        Self::of(self.end.saturating_duration_since(Instant::now()).as_secs_f64() * of_rest)
+        Self::of(self.left_s() * of_rest)
     }
 
     pub(super) fn is_spent(&self) -> bool {
         Instant::now() >= self.end
+    }
+
+    /// Returns the seconds that are left.
+    pub(super) fn left_s(&self) -> f64 {
+        self.end.saturating_duration_since(Instant::now()).as_secs_f64()
     }
 }
 
@@ -40,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_end_one_after_the_other_and_the_last_when_all_is_used() {
+    fn sections_end_one_after_the_other_and_the_last_when_all_is_used() {
         let budgets = Budget::shares(3600.0, &[1.0, 3.0, 2.0]);
         let apart: Vec<u64> = budgets.windows(2).map(|pair| (pair[1].end - pair[0].end).as_secs()).collect();
         assert_eq!(apart, [1800, 1200]);

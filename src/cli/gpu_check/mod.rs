@@ -1,46 +1,72 @@
-//! `lapidary gpu-check`: a command for `ci/gpu-check` on a machine with a GPU. The help does not list it.
+//! `lapidary gpu-check`: whether a GPU works, is right, and how fast it is.
 //!
-//! It compares every model on the GPU with the CPU device, and the bytes moved with the plan. Then it measures
-//! bandwidth, gathers, epochs, training with less memory than needed, and a learned split. Single calls are compared
-//! with the `f64` reference by the kernels' tests, which the script runs first. Each part has a share of the total
-//! time, and reports what it left out.
+//! First what is known before anything runs. Then whether results are right: every call against the `f64` reference,
+//! every model against the CPU, gathers of published shapes bit for bit, and memory as the driver counts it. These have
+//! no deadline, because a check that was not made has no result. Then speed, in what is left of the time.
 
 mod budget;
-mod kernels;
-mod marks;
-mod models;
-mod rows;
+mod checked;
+mod correctness;
+mod goals;
+mod nvidia_smi;
+mod preflight;
+mod report;
+mod section;
 mod shapes;
-mod training;
+mod speed;
+mod verdict;
 
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
 use lapidary_kernels::cuda;
-use serde_json::{Value, json};
 
-use self::budget::Budget;
-use self::rows::Rows;
-use self::shapes::{Graphs, PRODUCTS, PUBMED, REDDIT};
-use super::output::say;
+use self::checked::Checked;
+use self::preflight::Preflight;
+use self::shapes::Graphs;
+use self::speed::Peers;
+use super::output::{facts, say};
 use crate::error::{Error, Result};
-use crate::output::OutputFile;
+use crate::train::utc;
+
+/// Text below the flags.
+const HELP: &str = "\
+Examples:
+  lapidary gpu-check                               # GPU 0, in about 8 minutes
+  lapidary gpu-check --gpu 1 --out second-gpu      # another GPU and folder
+  lapidary gpu-check --only conformance::gather    # what failed, once more
+  PYTHON=venv/bin/python lapidary gpu-check        # beside the PyTorch of this Python
+
+The driver and the kernel compiler (NVRTC) must be there: `lapidary devices` says what is missing.
+The folder gets report.html, report.md and results.json. If Python has PyTorch, the graphs are written
+into the folder for temporary files (1 GB), so that it can be measured on them, and are then deleted.
+
+Exit codes:
+  0  PASS: everything was checked, and is right
+  1  FAIL: something is wrong, or the GPU cannot be used
+  3  INCOMPLETE: nothing is wrong, but something was left out, such as for lack of time
+A goal of speed that is not met is in the report, but is no failure.";
 
 #[derive(Debug, Args)]
+#[command(after_help = HELP)]
 pub(super) struct GpuCheckArgs {
+    /// The GPU to check, by the driver's number
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    gpu: u32,
+    /// Write the report and the results into DIR [default: gpu-check-<GPU>-<DATE>]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Start no measurement after MINUTES; correctness takes as long as it takes
+    #[arg(long, default_value_t = 8.0, value_name = "MINUTES")]
+    minutes: f64,
     /// Size of the measured graphs: published, or tiny to see that everything runs
     #[arg(long, value_name = "SIZE", default_value = "published", hide_possible_values = true)]
     size: Size,
-    /// Start nothing new after SECONDS seconds
-    #[arg(long, default_value_t = 300.0, value_name = "SECONDS")]
-    seconds: f64,
-    /// Write the results to FILE
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    /// Write the measured graphs into DIR, for measurements of other frameworks
-    #[arg(long, value_name = "DIR")]
-    graphs: Option<PathBuf>,
+    /// Run only checks and measurements whose section or name contains TEXT
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
 }
 
 /// Size of the measured graphs.
@@ -52,6 +78,13 @@ enum Size {
 }
 
 impl Size {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Published => "published",
+            Self::Tiny => "tiny",
+        }
+    }
+
     /// Returns the divisor of the numbers of vertices and edges.
     fn divisor(self) -> usize {
         match self {
@@ -77,91 +110,61 @@ impl Size {
     }
 }
 
-/// The device that is checked.
-const DEVICE: &str = "cuda:0";
-const ORDINAL: u32 = 0;
+/// What is checked.
+#[derive(Clone, Debug)]
+struct Scope {
+    gpu: u32,
+    size: Size,
+    only: Option<String>,
+}
 
-type Part<'a> = (&'static str, f64, &'a dyn Fn(Budget) -> Result<Value>);
-
-/// Runs all parts and writes one JSON object.
-pub(super) fn run(args: &GpuCheckArgs) -> Result<()> {
-    let gpus = cuda::gpus().map_err(|source| Error::Device {
-        device: DEVICE.into(),
-        op: "looking for it".into(),
-        source: Box::new(source),
-    })?;
-    let size = args.size;
-    let mut results = json!({
-        "gpus": gpus.iter().map(|gpu| json!({ "name": gpu.name, "bytes": gpu.total_bytes })).collect::<Vec<_>>(),
-        "size": format!("{size:?}").to_lowercase(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "threads": rayon::current_num_threads(),
-    });
-    let graphs = Graphs::new(size);
-    // Each part with its share of the time. Parts that others depend on come first, then the most important ones.
-    let parts: [Part<'_>; 8] = [
-        ("graphs", 0.06, &|_| args.graphs.as_ref().map_or(Ok(Value::Null), |folder| write_graphs(folder, &graphs))),
-        ("device", 0.05, &|_| kernels::device(size)),
-        ("models", 0.12, &models::against_the_cpu),
-        ("epochs", 0.27, &|budget| training::epochs(&graphs, budget)),
-        ("bf16", 0.05, &|budget| training::bf16(&graphs, budget)),
-        ("gathers", 0.13, &|budget| kernels::gathers(&graphs, budget)),
-        ("capacity", 0.22, &|budget| training::capacity(&graphs, budget)),
-        ("splits", 0.10, &|budget| training::splits(size, budget)),
-    ];
-    let (mut failed, mut incomplete) = (Vec::new(), Vec::new());
-    let budgets = Budget::shares(args.seconds, &parts.map(|(_, share, _)| share));
-    for ((name, _, part), budget) in parts.into_iter().zip(budgets) {
-        say(format_args!("{name} ..."));
-        let start = Instant::now();
-        let done = if budget.is_spent() { Ok(json!({ "rows": [], "left_out": ["all of it"] })) } else { part(budget) };
-        match done {
-            Ok(value) => {
-                if Rows::has_failed(&value) {
-                    failed.push(name);
-                }
-                if Rows::is_incomplete(&value) {
-                    incomplete.push(name);
-                }
-                results[name] = value;
-            }
-            Err(error) => {
-                failed.push(name);
-                results[name] = json!({ "error": error.to_string() });
-                super::failure::report(&error);
-            }
-        }
-        results["seconds_of_parts"][name] = json!(start.elapsed().as_secs_f64());
-        results["failed"] = json!(failed);
-        results["marks"] = marks::marks(&results, size);
-        // The results so far are written after each part, so that a later crash does not lose them.
-        write(&results, &args.out)?;
+impl Scope {
+    fn device(&self) -> String {
+        format!("cuda:{}", self.gpu)
     }
-    match (failed.is_empty(), incomplete.is_empty()) {
-        (false, _) => Err(Error::CheckFailed { parts: failed.join(", ") }),
-        (true, false) => Err(Error::CheckIncomplete { parts: incomplete.join(", ") }),
-        (true, true) => Ok(()),
+
+    /// Whether a row of a section was asked for.
+    fn selects(&self, section: &str, row: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| format!("{section}: {row}").contains(only.as_str()))
+    }
+
+    /// Whether the GPU answers no more. After some errors, every later call of the process fails.
+    fn is_lost(&self) -> bool {
+        cuda::counts(self.gpu).is_err()
     }
 }
 
-fn write(results: &Value, path: &Path) -> Result<()> {
-    let text = serde_json::to_string_pretty(results).expect("results are plain data");
-    OutputFile::write(path, text.as_bytes()).map_err(|source| Error::Io { action: "write", path: path.into(), source })
+/// Adds the device to an error of the driver.
+fn driver<T>(op: &str, result: lapidary_kernels::Result<T>) -> Result<T> {
+    result.map_err(|source| Error::Device { device: "cuda".into(), op: op.into(), source: Box::new(source) })
 }
 
-/// Writes the measured graphs, and returns the networks that are trained on each.
-fn write_graphs(folder: &Path, graphs: &Graphs) -> Result<Value> {
-    std::fs::create_dir_all(folder).map_err(|source| Error::Io { action: "make", path: folder.into(), source })?;
-    let mut rows = Rows::default();
-    for shape in [&REDDIT, &PRODUCTS, &PUBMED] {
-        rows.measure(Budget::of(f64::from(u32::MAX)), shape.name, || {
-            let graph = graphs.of(shape);
-            shapes::write(folder, shape.name, &graph)?;
-            Ok(json!({
-                "shape": shape.name, "vertices": graph.vertex_count(), "edges": graph.edge_count(),
-                "widths": shape.widths, "networks": shape.networks,
-            }))
-        });
-    }
-    Ok(rows.into_json())
+/// Checks the GPU, writes the report, and returns the exit code of the verdict.
+pub(super) fn run(args: &GpuCheckArgs) -> Result<ExitCode> {
+    let scope = Scope { gpu: args.gpu, size: args.size, only: args.only.clone() };
+    let (start, date) = (Instant::now(), utc(SystemTime::now())[..10].to_owned());
+    let peers = Peers::find();
+    let preflight = Preflight::look(&scope, &peers)?;
+    let shown: Vec<(&str, String)> =
+        preflight.facts.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+    say(facts(&shown));
+    preflight.notes.iter().for_each(|note| say(format_args!("note: {note}")));
+    let folder = args.out.clone().unwrap_or_else(|| free_name(&preflight.gpu.name, &date));
+    std::fs::create_dir_all(&folder).map_err(|source| Error::Io { action: "make", path: folder.clone(), source })?;
+    let mut checked = Checked::new(scope, date, preflight, start);
+    let graphs = Graphs::new(args.size);
+    checked.check_correctness(&graphs, &folder)?;
+    checked.measure_speed(args.minutes * 60.0, &graphs, &peers, &folder)?;
+    checked.write_report(&folder)?;
+    checked.print(&folder)?;
+    Ok(checked.verdict().exit_code())
+}
+
+/// Returns a folder that does not exist yet: `gpu-check-<GPU>-<DATE>`, with a number if there is one.
+fn free_name(gpu: &str, date: &str) -> PathBuf {
+    let words: Vec<&str> = gpu.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let name = format!("gpu-check-{}-{date}", words.join("-"));
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    let free = std::iter::once(name.clone()).chain(numbered).map(PathBuf::from).find(|path| !path.exists());
+    free.expect("numbers do not end")
 }

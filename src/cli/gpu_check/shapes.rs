@@ -19,8 +19,8 @@ use crate::output::OutputFile;
 #[derive(Debug)]
 pub(super) struct Shape {
     pub(super) name: &'static str,
-    vertices: usize,
-    edges: usize,
+    pub(super) vertices: usize,
+    pub(super) edges: usize,
     /// Widths of the measured gathers.
     pub(super) widths: &'static [usize],
     /// Layer widths of the networks that are trained on it.
@@ -52,6 +52,9 @@ pub(super) enum Numbering {
     /// Vertices with many edges come first, so that parts with equal numbers of vertices take unequal time.
     ByDegree,
 }
+
+/// All shapes. Those with a goal come first.
+pub(super) const SHAPES: [&Shape; 3] = [&REDDIT, &PRODUCTS, &PUBMED];
 
 impl Shape {
     /// Generates a symmetric graph in which some vertices have many more edges than others.
