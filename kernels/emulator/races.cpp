@@ -195,7 +195,8 @@ void access(Cell& cell, Kind kind, uint64_t at, uint64_t bytes, bool in_shared) 
 
 void access(Kind kind, const void* from, uint64_t bytes, const void* code) {
     const uint64_t at = (uint64_t)from, end = at + bytes;
-    if (at - (uint64_t)block.stacks < block.stacks_bytes || !block.current) return;
+    // A thread's own variables, and the arguments.
+    if (at - (uint64_t)block.stacks < block.stacks_bytes || at - (uint64_t)block.args < block.kernel->args_bytes) return;
     const bool in_shared = at - (uint64_t)__bss_start < uint64_t(_end - __bss_start);
     caller = code;
     for (uint64_t word = at / 4; word * 4 < end; ++word) {

@@ -44,8 +44,9 @@ constexpr u64 LAST_OFFSET = 2;
 constexpr u64 ROW_OFFSETS = 3;
 constexpr u64 ITEM = 4;
 
-// Reports an index. If several are out of range, any one of them is reported.
-__device__ inline void report(Report& report, u64 site, u64 index) {
+// Reports an index. If several are out of range, any one of them is reported: threads may write at the same time, which
+// `volatile` allows.
+__device__ inline void report(volatile Report& report, u64 site, u64 index) {
     report.site = site;
     report.index = index;
 }
