@@ -41,7 +41,7 @@ struct Released {
 };
 std::deque<Released> released;
 uint64_t released_bytes;
-constexpr uint64_t MOST_RELEASED = 512ull << 20;
+constexpr uint64_t MOST_RELEASED = 64ull << 20;
 
 uint32_t& tick_of(Clock& clock, uint32_t stream) {
     if (clock.size() <= stream) clock.resize(stream + 1);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -40,8 +41,9 @@ struct Access {
     uint32_t interval, clock, thread;
 };
 
-// Accesses that do not race with each other. An earlier one is dropped if it is ordered before a later one.
-struct Shared {
+// Accesses that do not race with each other: reads, or atomic ones. An earlier one is dropped if it is ordered before a
+// later one.
+struct Peers {
     enum : uint16_t { ONE, WARP_WIDE, BLOCK_WIDE };
     uint32_t first;     // interval of the first in this launch
     uint32_t interval;  // of the last
@@ -52,7 +54,7 @@ std::vector<std::array<uint32_t, WARP>> wide;
 
 struct Cell {
     Access write;
-    Shared reads;
+    Peers reads;
 };
 
 // A word, whose bytes have a cell each if some were accessed alone.
@@ -61,27 +63,30 @@ struct Word {
     std::unique_ptr<Cell[]> bytes;
 };
 
-constexpr uint64_t PAGE = 1024;  // words
-std::unordered_map<uint64_t, std::unique_ptr<Word[]>> pages;
-std::unordered_map<uint64_t, Shared> atomics;  // of this launch, by byte
-std::vector<Use> uses;                         // of this launch
+struct Page {
+    uint32_t used = 0;  // the launch that used it last
+    Word words[1024];
+};
+constexpr uint64_t WORDS = 1024;
+// Cells only matter within a launch, so a launch that finds more pages begins without any.
+constexpr size_t MOST_PAGES = 256;
+std::map<uint64_t, Page> pages;
+struct {
+    uint64_t number;
+    Page* page;
+} recent[256];
+
+std::unordered_map<uint64_t, Peers> atomics;  // of this launch, by byte
+std::vector<Use> uses;                         // of the last launch
 const void* caller;                            // where the access is
 
 enum Kind { READ, WRITE, ATOMIC };
 
 Word& word_at(uint64_t number) {
-    static struct {
-        uint64_t page;
-        Word* words;
-    } recent[256];
-    const uint64_t page = number / PAGE;
-    auto& entry = recent[page % 256];
-    if (!entry.words || entry.page != page) {
-        std::unique_ptr<Word[]>& words = pages[page];
-        if (!words) words.reset(new Word[PAGE]());
-        entry = {page, words.get()};
-    }
-    return entry.words[number % PAGE];
+    auto& entry = recent[number / WORDS % 256];
+    if (!entry.page || entry.number != number / WORDS) entry = {number / WORDS, &pages[number / WORDS]};
+    entry.page->used = first_of_launch;
+    return entry.page->words[number % WORDS];
 }
 
 // Returns the place in the kernels' text, or "" if there is no tool that tells.
@@ -108,7 +113,7 @@ std::string place_of(const void* code) {
     const uint3 index = std::prev(after)->second;
     char what[256], by[32] = "another thread";
     if (thread != ~0u) snprintf(by, sizeof by, "thread %u", thread);
-    snprintf(what, sizeof what, "a race: %s what %s of block (%u, %u) %s, in no order,", mine, by, index.x, index.y, other);
+    snprintf(what, sizeof what, "a race: %s what %s of block (%u, %u) %s,", mine, by, index.x, index.y, other);
     fail(what, place_of(caller).c_str());
 }
 
@@ -120,17 +125,17 @@ void check(const Access& write, bool in_shared, const char* mine) {
     if (write.interval < first_of_launch) return;
     if (write.interval < first_of_block ? !in_shared
                                         : write.interval == now && write.thread != thread() && !is_earlier(write.thread, write.clock))
-        race(mine, "wrote", write.thread, write.interval);
+        race(mine, "writes", write.thread, write.interval);
 }
 
-void check(const Shared& others, bool in_shared, const char* mine, const char* their) {
+void check(const Peers& others, bool in_shared, const char* mine, const char* their) {
     if (others.interval < first_of_launch) return;
     if (others.first < first_of_block && !in_shared) race(mine, their, ~0u, others.first);
     if (others.interval != now) return;
     const uint32_t me = thread();
-    if (others.threads == Shared::ONE) {
+    if (others.threads == Peers::ONE) {
         if (others.thread != me && !is_earlier(others.thread, others.clock)) race(mine, their, others.thread, now);
-    } else if (others.threads == Shared::BLOCK_WIDE || others.thread / WARP != me / WARP) {
+    } else if (others.threads == Peers::BLOCK_WIDE || others.thread / WARP != me / WARP) {
         race(mine, their, ~0u, now);
     } else {
         for (uint32_t q = 0; q < WARP; ++q) {
@@ -140,39 +145,25 @@ void check(const Shared& others, bool in_shared, const char* mine, const char* t
     }
 }
 
-void add(Shared& others) {
+void add(Peers& others) {
     const uint32_t me = thread(), clock = clocks[me][me % WARP];
     if (others.interval < first_of_launch) others.first = now;
-    if (others.interval != now || (others.threads == Shared::ONE && (others.thread == me || is_earlier(others.thread, others.clock)))) {
-        others.interval = now, others.clock = clock, others.thread = uint16_t(me), others.threads = Shared::ONE;
+    if (others.interval != now || (others.threads == Peers::ONE && (others.thread == me || is_earlier(others.thread, others.clock)))) {
+        others.interval = now, others.clock = clock, others.thread = uint16_t(me), others.threads = Peers::ONE;
     } else if (others.thread / WARP != me / WARP) {
-        others.threads = Shared::BLOCK_WIDE;
-    } else if (others.threads != Shared::BLOCK_WIDE) {
-        if (others.threads == Shared::ONE) {
+        others.threads = Peers::BLOCK_WIDE;
+    } else if (others.threads != Peers::BLOCK_WIDE) {
+        if (others.threads == Peers::ONE) {
             wide.push_back({});
             wide.back()[others.thread % WARP] = others.clock;
-            others.clock = uint32_t(wide.size() - 1), others.threads = Shared::WARP_WIDE;
+            others.clock = uint32_t(wide.size() - 1), others.threads = Peers::WARP_WIDE;
         }
         wide[others.clock][me % WARP] = clock;
     }
 }
 
-// Notes the first read and the first write of an address in this launch.
-void use(uint64_t at, uint64_t bytes, bool writes) {
-    for (size_t last = uses.size(); last > 0 && last + 2 > uses.size(); --last) {
-        Use& before = uses[last - 1];
-        if (before.writes == writes && before.at + before.bytes == at) {
-            before.bytes += bytes;
-            return;
-        }
-    }
-    uses.push_back({at, bytes, writes});
-}
-
-void access(Cell& cell, Kind kind, uint64_t at, uint64_t bytes, bool in_shared) {
-    if (!in_shared && kind != READ && cell.write.interval < first_of_launch && (kind == WRITE || !atomics.count(at)))
-        use(at, bytes, true);
-    if (!in_shared && kind == READ && cell.reads.interval < first_of_launch) use(at, bytes, false);
+template <Kind kind>
+void access(Cell& cell, uint64_t at, uint64_t bytes, bool in_shared) {
     const char* mine = kind == READ ? "this thread reads" : kind == WRITE ? "this thread writes" : "this thread changes";
     check(cell.write, in_shared, mine);
     if (kind != READ) check(cell.reads, in_shared, mine, "reads");
@@ -193,24 +184,37 @@ void access(Cell& cell, Kind kind, uint64_t at, uint64_t bytes, bool in_shared) 
     }
 }
 
-void access(Kind kind, const void* from, uint64_t bytes, const void* code) {
+bool is_shared(uint64_t at) { return at - (uint64_t)__bss_start < uint64_t(_end - __bss_start); }
+
+template <Kind kind>
+void access(const void* from, uint64_t bytes, const void* code) {
     const uint64_t at = (uint64_t)from, end = at + bytes;
     // A thread's own variables, and the arguments.
     if (at - (uint64_t)block.stacks < block.stacks_bytes || at - (uint64_t)block.args < block.kernel->args_bytes) return;
-    const bool in_shared = at - (uint64_t)__bss_start < uint64_t(_end - __bss_start);
+    const bool in_shared = is_shared(at);
     caller = code;
     for (uint64_t word = at / 4; word * 4 < end; ++word) {
         Word& its = word_at(word);
         const uint64_t first = std::max(at, word * 4), last = std::min(end, word * 4 + 4);
         if (last - first == 4 && !its.bytes) {
-            access(its.whole, kind, first, 4, in_shared);
+            access<kind>(its.whole, first, 4, in_shared);
             continue;
         }
         if (!its.bytes) {
             its.bytes.reset(new Cell[4]);
             std::fill_n(its.bytes.get(), 4, its.whole);
         }
-        for (uint64_t byte = first; byte < last; ++byte) access(its.bytes[byte % 4], kind, byte, 1, in_shared);
+        for (uint64_t byte = first; byte < last; ++byte) access<kind>(its.bytes[byte % 4], byte, 1, in_shared);
+    }
+}
+
+// Adds the use of a cell in this launch; `uses` are in the order of addresses, reads and writes apart.
+void add_uses(std::vector<Use>& uses, const Cell& cell, uint64_t at, uint64_t bytes, bool writes) {
+    if ((writes ? cell.write.interval : cell.reads.interval) < first_of_launch) return;
+    if (!uses.empty() && uses.back().writes == writes && uses.back().at + uses.back().bytes == at) {
+        uses.back().bytes += bytes;
+    } else {
+        uses.push_back({at, bytes, writes});
     }
 }
 
@@ -218,7 +222,8 @@ struct Races : Watcher {
     Races() { watcher = this; }
     void launch_starts() override {
         first_of_launch = ++now;
-        blocks.clear(), uses.clear(), atomics.clear();
+        blocks.clear(), atomics.clear();
+        if (pages.size() > MOST_PAGES) pages.clear(), memset(recent, 0, sizeof recent);
         clocks.assign(block.fibers.size(), {});
         for (size_t i = 0; i < clocks.size(); ++i) clocks[i][i % WARP] = 1;
     }
@@ -243,44 +248,44 @@ struct Races : Watcher {
 
 }  // namespace
 
-void simt::atomic_access(void* at, size_t bytes) { access(ATOMIC, at, bytes, __builtin_return_address(0)); }
+void simt::atomic_access(void* at, size_t bytes) { access<ATOMIC>(at, bytes, __builtin_return_address(0)); }
 
 // Returns what the last launch read and wrote.
 extern "C" __attribute__((visibility("default"))) const Use* simt_uses(size_t* count) {
-    std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
-        return a.writes != b.writes ? a.writes < b.writes : a.at != b.at ? a.at < b.at : a.bytes > b.bytes;
-    });
-    size_t kept = 0;
-    for (const Use& next : uses) {
-        Use* before = kept ? &uses[kept - 1] : nullptr;
-        if (before && before->writes == next.writes && next.at <= before->at + before->bytes) {
-            before->bytes = std::max(before->bytes, next.at + next.bytes - before->at);
-        } else {
-            uses[kept++] = next;
+    uses.clear();
+    for (const bool writes : {false, true}) {
+        for (const auto& [number, page] : pages) {
+            for (uint64_t i = 0; page.used == first_of_launch && i < WORDS; ++i) {
+                const Word& word = page.words[i];
+                const uint64_t at = (number * WORDS + i) * 4;
+                if (is_shared(at)) continue;
+                if (!word.bytes) add_uses(uses, word.whole, at, 4, writes);
+                for (uint64_t byte = 0; word.bytes && byte < 4; ++byte) add_uses(uses, word.bytes[byte], at + byte, 1, writes);
+            }
         }
     }
-    uses.resize(kept);
-    return *count = kept, uses.data();
+    for (const auto& [at, peers] : atomics) uses.push_back({at, 1, true});
+    return *count = uses.size(), uses.data();
 }
 
 // What the compiler calls.
 #define HOOK extern "C" __attribute__((visibility("hidden"))) void
 #define HOOKS(BYTES)                                                                                               \
-    HOOK __tsan_read##BYTES(void* at) { access(READ, at, BYTES, __builtin_return_address(0)); }                    \
-    HOOK __tsan_write##BYTES(void* at) { access(WRITE, at, BYTES, __builtin_return_address(0)); }                  \
-    HOOK __tsan_unaligned_read##BYTES(void* at) { access(READ, at, BYTES, __builtin_return_address(0)); }          \
-    HOOK __tsan_unaligned_write##BYTES(void* at) { access(WRITE, at, BYTES, __builtin_return_address(0)); }        \
-    HOOK __tsan_volatile_read##BYTES(void* at) { access(ATOMIC, at, BYTES, __builtin_return_address(0)); }         \
-    HOOK __tsan_volatile_write##BYTES(void* at) { access(ATOMIC, at, BYTES, __builtin_return_address(0)); }        \
-    HOOK __tsan_unaligned_volatile_read##BYTES(void* at) { access(ATOMIC, at, BYTES, __builtin_return_address(0)); } \
-    HOOK __tsan_unaligned_volatile_write##BYTES(void* at) { access(ATOMIC, at, BYTES, __builtin_return_address(0)); }
+    HOOK __tsan_read##BYTES(void* at) { access<READ>(at, BYTES, __builtin_return_address(0)); }                    \
+    HOOK __tsan_write##BYTES(void* at) { access<WRITE>(at, BYTES, __builtin_return_address(0)); }                  \
+    HOOK __tsan_unaligned_read##BYTES(void* at) { access<READ>(at, BYTES, __builtin_return_address(0)); }          \
+    HOOK __tsan_unaligned_write##BYTES(void* at) { access<WRITE>(at, BYTES, __builtin_return_address(0)); }        \
+    HOOK __tsan_volatile_read##BYTES(void* at) { access<ATOMIC>(at, BYTES, __builtin_return_address(0)); }         \
+    HOOK __tsan_volatile_write##BYTES(void* at) { access<ATOMIC>(at, BYTES, __builtin_return_address(0)); }        \
+    HOOK __tsan_unaligned_volatile_read##BYTES(void* at) { access<ATOMIC>(at, BYTES, __builtin_return_address(0)); } \
+    HOOK __tsan_unaligned_volatile_write##BYTES(void* at) { access<ATOMIC>(at, BYTES, __builtin_return_address(0)); }
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
-HOOK __tsan_read_range(void* at, size_t bytes) { access(READ, at, bytes, __builtin_return_address(0)); }
-HOOK __tsan_write_range(void* at, size_t bytes) { access(WRITE, at, bytes, __builtin_return_address(0)); }
+HOOK __tsan_read_range(void* at, size_t bytes) { access<READ>(at, bytes, __builtin_return_address(0)); }
+HOOK __tsan_write_range(void* at, size_t bytes) { access<WRITE>(at, bytes, __builtin_return_address(0)); }
 HOOK __tsan_vptr_update(void*, void*) {}
 HOOK __tsan_init() {}
 HOOK __tsan_func_entry(void*) {}

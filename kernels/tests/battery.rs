@@ -21,6 +21,8 @@ mod multi_label;
 mod optimizers;
 mod passes;
 mod peers;
+#[cfg(feature = "cuda")]
+mod planted;
 mod sim;
 mod tiles;
 mod windows;

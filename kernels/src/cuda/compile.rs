@@ -49,7 +49,9 @@ impl File {
     /// Returns the text that the files of a family share; `ci/cubin.py` finds it by its name.
     fn shared(self) -> &'static str {
         match self {
-            Self::Attention | Self::AttentionGrad | Self::AttentionRows => include_str!("attention.cuh"),
+            Self::Attention | Self::AttentionGrad | Self::AttentionRows => {
+                concat!("#line 1 \"attention.cuh\"\n", include_str!("attention.cuh"))
+            }
             _ => "",
         }
     }
@@ -68,7 +70,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// Returns the text for the compiler. Its line numbers are those of the file.
+    /// Returns the text for the compiler. Its line numbers are those of the files.
     pub(super) fn source(self) -> String {
         let (name, text) = self.file.parts();
         let stored = match self.stored {
@@ -76,7 +78,7 @@ impl Text {
             StorageType::Bf16 => "#define STORE_BF16\n",
         };
         let shared = self.file.shared();
-        format!("{stored}{COMMON}\n{shared}\n#line 1 \"{name}\"\n{text}")
+        format!("{stored}#line 1 \"common.cuh\"\n{COMMON}\n{shared}\n#line 1 \"{name}\"\n{text}")
     }
 
     /// Returns the name of the file.
