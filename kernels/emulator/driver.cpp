@@ -94,9 +94,11 @@ API int cuCtxSynchronize() {
 
 static int take(Address* address, size_t bytes, Stream* stream) {
     if (used + bytes > size_t(number_of("EMULATED_BYTES", 2l << 30))) return OUT_OF_MEMORY;
-    // The exact number of bytes, so that AddressSanitizer sees the end.
+    // The exact number of bytes, so that AddressSanitizer sees the end. The history sees it without one, but only after
+    // the kernel, which must not harm anything else.
+    const size_t margin = history::is_kept() ? 64 << 10 : 0;
     void* memory = nullptr;
-    if (posix_memalign(&memory, 256, bytes) != 0) return OUT_OF_MEMORY;
+    if (posix_memalign(&memory, 256, bytes + margin) != 0) return OUT_OF_MEMORY;
     memset(memory, 0xff, bytes);  // NaN, so that a cell that no kernel wrote is visible
     *address = (Address)memory;
     allocated[*address] = Memory{bytes, current_context};

@@ -235,7 +235,7 @@ static const std::vector<Fault> FAULTS = {
         gpu.order(right);
         OK(cuMemsetD8Async(memory, 0, 1024, gpu.second));
     }),
-    of_streams("beyond-the-end", "beyond its end", [](Gpu& gpu, bool right) {
+    of_streams("beyond-the-end", "outside of all allocations", [](Gpu& gpu, bool right) {
         launch(gpu, gpu.first, "a.x[i] = 1.0f;", unsigned(BYTES / 1024 + (right ? 0 : 1)));
     }),
     {"no-context", "the rule is kept",

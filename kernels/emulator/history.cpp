@@ -72,9 +72,10 @@ void split(uint64_t at) {
 }
 
 void check_lives(const Stamp& now, const Use& use) {
-    if (!history::is_memory(use.at)) abort_with("memory that was never allocated is used by " + told(now));
+    const auto outside = [&] { abort_with(told(now) + (use.writes ? " writes" : " reads") + " outside of all allocations"); };
+    if (!history::is_memory(use.at)) outside();
     const auto& [begin, memory] = *std::prev(memories.upper_bound(use.at));
-    if (use.at + use.bytes > begin + memory.bytes) abort_with("memory is used beyond its end by " + told(now));
+    if (use.at + use.bytes > begin + memory.bytes) outside();
     if (memory.freed.tick) missing_wait(now, use.writes ? "writes" : "reads", memory.freed, "freed");
 }
 
