@@ -77,7 +77,8 @@ API int nvrtcCompileProgram(Program* program, int, const char**) {
         command += " -fsanitize=thread --param tsan-distinguish-volatile=1 --param tsan-instrument-func-entry-exit=0";
         objects += " '" + here + "/races.o'";
     }
-    command += " -include '" + here + "/simt.h' '" + base + ".cpp' " + objects + link + " -o '" + base + ".so' 2> '" + base + ".log'";
+    command += " -include '" + here + "/simt.h' '" + base + ".cpp' " + objects + link;
+    command += " -o '" + base + ".so' 2> '" + base + ".log'";
     // The compiler itself must not run under the sanitizer that the program was started with.
     const int status = system(("env -u LD_PRELOAD " + command).c_str());
     program->log = read_file(base + ".log");

@@ -51,7 +51,9 @@ int without_context(const char* call) {
     return INVALID_CONTEXT;
 }
 
-static void tell() { fprintf(stderr, "emulated: %ld graphs were launched, %zu bytes were allocated\n", launched_graphs.load(), most_used); }
+static void tell() {
+    fprintf(stderr, "emulated: %ld graphs were launched, %zu bytes were allocated\n", launched_graphs.load(), most_used);
+}
 
 API int cuInit(unsigned) {
     static const bool tells = getenv("EMULATED_TELL") && atexit(tell) == 0;

@@ -96,7 +96,8 @@ static std::vector<char> compile(const std::string& source) {
 }
 
 // Queues `KERNEL(k, Args) { body }`, where `a.x` is memory filled with 0, and `i` numbers the threads.
-static void launch(Gpu& gpu, Handle stream, const std::string& body, unsigned blocks, unsigned threads = 256, bool clears = true) {
+static void launch(Gpu& gpu, Handle stream, const std::string& body, unsigned blocks, unsigned threads = 256,
+                   bool clears = true) {
     const std::vector<char> code = compile(
         "struct Args { float* x; };\nKERNEL(k, Args) {\n    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;\n"
         "#line 1 \"fault.cu\"\n    " + body + "\n}\n");
@@ -114,7 +115,8 @@ struct Fault {
     std::function<void(bool right)> run;
 };
 
-static Fault of_kernel(const char* name, const char* said, const char* wrong, const char* right, unsigned blocks, unsigned threads = 256) {
+static Fault of_kernel(const char* name, const char* said, const char* wrong, const char* right, unsigned blocks,
+                       unsigned threads = 256) {
     return {name, said, [=](bool is_right) {
                 Gpu gpu;
                 launch(gpu, gpu.first, is_right ? right : wrong, blocks, threads);
@@ -167,17 +169,23 @@ static const std::vector<Fault> FAULTS = {
     of_kernel("half-words", "a race", "((unsigned short*)a.x)[i / 2] = 1;", "((unsigned short*)a.x)[i] = 1;", 1),
     of_kernel("plain-report", "a race", "a.x[0] = 1.0f;", "*(volatile float*)a.x = 1.0f;", 2),
     of_kernel("no-syncthreads", "a race",
-              "__shared__ float s[256]; s[threadIdx.x] = 0.0f; __syncthreads(); s[threadIdx.x] = i; a.x[i] = s[255 - threadIdx.x];",
+              "__shared__ float s[256]; s[threadIdx.x] = 0.0f; __syncthreads(); s[threadIdx.x] = i; "
+              "a.x[i] = s[255 - threadIdx.x];",
               "__shared__ float s[256]; s[threadIdx.x] = i; __syncthreads(); a.x[i] = s[255 - threadIdx.x];", 1),
     of_kernel("no-syncthreads-before-reuse", "a race",
-              "__shared__ float s[256]; for (int k = 0; k < 2; ++k) { s[threadIdx.x] = k; __syncthreads(); a.x[i] = s[255 - threadIdx.x]; }",
-              "__shared__ float s[256]; for (int k = 0; k < 2; ++k) { s[threadIdx.x] = k; __syncthreads(); a.x[i] = s[255 - threadIdx.x]; __syncthreads(); }", 1),
+              "__shared__ float s[256]; for (int k = 0; k < 2; ++k) { s[threadIdx.x] = k; __syncthreads(); "
+              "a.x[i] = s[255 - threadIdx.x]; }",
+              "__shared__ float s[256]; for (int k = 0; k < 2; ++k) { s[threadIdx.x] = k; __syncthreads(); "
+              "a.x[i] = s[255 - threadIdx.x]; __syncthreads(); }", 1),
     of_kernel("no-syncwarp", "a race",
               "__shared__ float s[32]; s[threadIdx.x] = i; a.x[i] = __shfl_sync(~0u, 1, 0) + s[31 - threadIdx.x];",
-              "__shared__ float s[32]; s[threadIdx.x] = i; __syncwarp(); a.x[i] = __shfl_sync(~0u, 1, 0) + s[31 - threadIdx.x];", 2, 32),
+              "__shared__ float s[32]; s[threadIdx.x] = i; __syncwarp(); "
+              "a.x[i] = __shfl_sync(~0u, 1, 0) + s[31 - threadIdx.x];", 2, 32),
     of_kernel("syncwarp-of-half", "a race",
-              "__shared__ float s[32]; s[threadIdx.x] = i; __syncwarp(threadIdx.x < 16 ? 0xffffu : 0xffff0000u); a.x[i] = s[31 - threadIdx.x];",
-              "__shared__ float s[32]; s[threadIdx.x] = i; __syncwarp(threadIdx.x < 16 ? 0xffffu : 0xffff0000u); a.x[i] = s[threadIdx.x ^ 15];", 1, 32),
+              "__shared__ float s[32]; s[threadIdx.x] = i; "
+              "__syncwarp(threadIdx.x < 16 ? 0xffffu : 0xffff0000u); a.x[i] = s[31 - threadIdx.x];",
+              "__shared__ float s[32]; s[threadIdx.x] = i; "
+              "__syncwarp(threadIdx.x < 16 ? 0xffffu : 0xffff0000u); a.x[i] = s[threadIdx.x ^ 15];", 1, 32),
     of_kernel("shared-unwritten", "a read of shared memory",
               "__shared__ float s; if (i == 0) s = 1.0f; __syncthreads(); a.x[i] = s;",
               "__shared__ float s; if (threadIdx.x == 0) s = 1.0f; __syncthreads(); a.x[i] = s;", 2),

@@ -63,11 +63,11 @@ struct Word {
     std::unique_ptr<Cell[]> bytes;
 };
 
+constexpr uint64_t WORDS = 1024;
 struct Page {
     uint32_t used = 0;  // the launch that used it last
-    Word words[1024];
+    Word words[WORDS];
 };
-constexpr uint64_t WORDS = 1024;
 // Cells only matter within a launch, so a launch that finds more pages begins without any.
 constexpr size_t MOST_PAGES = 256;
 std::map<uint64_t, Page> pages;
@@ -123,8 +123,8 @@ bool is_earlier(uint32_t thread, uint32_t clock) {
 
 void check(const Access& write, bool in_shared, const char* mine) {
     if (write.interval < first_of_launch) return;
-    if (write.interval < first_of_block ? !in_shared
-                                        : write.interval == now && write.thread != thread() && !is_earlier(write.thread, write.clock))
+    const bool is_other = write.thread != thread() && !is_earlier(write.thread, write.clock);
+    if (write.interval < first_of_block ? !in_shared : write.interval == now && is_other)
         race(mine, "writes", write.thread, write.interval);
 }
 
@@ -148,12 +148,13 @@ void check(const Peers& others, bool in_shared, const char* mine, const char* th
 void add(Peers& others) {
     const uint32_t me = thread(), clock = clocks[me][me % WARP];
     if (others.interval < first_of_launch) others.first = now;
-    if (others.interval != now || (others.threads == Peers::ONE && (others.thread == me || is_earlier(others.thread, others.clock)))) {
+    const bool is_one = others.threads == Peers::ONE;
+    if (others.interval != now || (is_one && (others.thread == me || is_earlier(others.thread, others.clock)))) {
         others.interval = now, others.clock = clock, others.thread = uint16_t(me), others.threads = Peers::ONE;
     } else if (others.thread / WARP != me / WARP) {
         others.threads = Peers::BLOCK_WIDE;
     } else if (others.threads != Peers::BLOCK_WIDE) {
-        if (others.threads == Peers::ONE) {
+        if (is_one) {
             wide.push_back({});
             wide.back()[others.thread % WARP] = others.clock;
             others.clock = uint32_t(wide.size() - 1), others.threads = Peers::WARP_WIDE;

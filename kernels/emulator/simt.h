@@ -10,6 +10,7 @@
 #error "the emulator switches stacks on x86-64 alone"
 #endif
 
+// A library of kernels has its own copy of everything.
 #pragma GCC visibility push(hidden)
 
 struct uint3 {
