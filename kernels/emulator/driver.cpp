@@ -7,7 +7,8 @@
 // bytes that were allocated.
 #include "driver.h"
 
-std::mutex lock;
+std::mutex Guard::lock;
+std::atomic<int> Guard::waiting{0};
 thread_local void* current_context;
 
 struct Memory {
@@ -77,7 +78,7 @@ API int cuDeviceGetAttribute(int* value, int attribute, int) {
 API int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = number_of("EMULATED_BYTES", 2l << 30), SUCCESS; }
 API int cuMemGetInfo_v2(size_t* free, size_t* total) {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    Guard guard;
     *total = number_of("EMULATED_BYTES", 2l << 30);
     *free = *total > used ? *total - used : 0;
     return SUCCESS;
@@ -90,7 +91,8 @@ API int cuCtxSetCurrent(void* context) { return current_context = context, SUCCE
 API int cuCtxGetCurrent(void** context) { return *context = current_context, SUCCESS; }
 API int cuCtxSynchronize() {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    let_others_queue();
+    Guard guard;
     return synchronise_context(current_context);
 }
 
@@ -125,27 +127,27 @@ static void give_back(Address address, const Clock& clock, uint32_t stream) {
 API int cuMemAlloc_v2(Address* address, size_t bytes) {
     NEEDS_CONTEXT;
     if (fails()) return OUT_OF_MEMORY;
-    Guard guard(lock);
+    Guard guard;
     return take(address, bytes, nullptr);
 }
 // The real driver makes allocations and frees part of a graph during capture. No program here does.
 API int cuMemAllocAsync(Address* address, size_t bytes, Stream* stream) {
     NEEDS_CONTEXT;
     if (fails()) return OUT_OF_MEMORY;
-    Guard guard(lock);
+    Guard guard;
     if (const int error = check_idle(stream)) return error;
     return take(address, bytes, stream);
 }
 API int cuMemFree_v2(Address address) {
     NEEDS_CONTEXT;
     if (const int error = cuCtxSynchronize()) return error;
-    Guard guard(lock);
+    Guard guard;
     return give_back(address, history::host(), 0), SUCCESS;
 }
 API int cuMemFreeAsync(Address address, Stream* stream) {
     NEEDS_CONTEXT;
     if (fails()) return LAUNCH_FAILED;
-    Guard guard(lock);
+    Guard guard;
     if (const int error = check_idle(stream)) return error;
     // Freed memory returns to the pool at once, and a new allocation of the stream may get it.
     const Clock clock = history::queue(stream->clock, stream->number);
@@ -163,7 +165,7 @@ API int cuDeviceCanAccessPeer(int* can, int device, int other) { return *can = d
 API int cuCtxEnablePeerAccess(void* context, unsigned) {
     NEEDS_CONTEXT;
     if (fails()) return LAUNCH_FAILED;
-    Guard guard(lock);
+    Guard guard;
     if (!has_peers() || context == current_context) return INVALID_DEVICE;
     if (number_of("EMULATED_FORGET_LINKS", 0) == 1) return SUCCESS;
     int& flags = reached[{current_context, context}];
@@ -175,7 +177,7 @@ struct Access {
 };
 API int cuMemPoolSetAccess(void* pool, const Access* access, size_t count) {
     if (fails()) return LAUNCH_FAILED;
-    Guard guard(lock);
+    Guard guard;
     for (size_t i = 0; i < count; ++i) {
         void* const reader = (void*)(size_t)(access[i].device + 1);
         if (!has_peers() || access[i].type != 1 || access[i].flags != 3 || reader == pool) return INVALID_VALUE;
@@ -200,14 +202,14 @@ API int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     NEEDS_CONTEXT;
     if (fails() || posix_memalign(memory, 4096, bytes) != 0) return OUT_OF_MEMORY;
     memset(*memory, 0xff, bytes);
-    Guard guard(lock);
+    Guard guard;
     pinned[*memory] = bytes;
     history::begin_memory(history::host(), 0, (uint64_t)*memory, bytes);
     return SUCCESS;
 }
 API int cuMemFreeHost(void* memory) {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    Guard guard;
     const auto found = pinned.find(memory);
     if (found == pinned.end()) return INVALID_VALUE;
     history::end_memory(history::host(), 0, (uint64_t)memory, found->second);

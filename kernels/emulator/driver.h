@@ -74,10 +74,17 @@ struct Stream {
     int capture_error = 0;       // why the capture is invalid
 };
 
-extern std::mutex lock;
 extern std::vector<Stream*> streams;
 extern thread_local void* current_context;
-typedef std::lock_guard<std::mutex> Guard;
+
+// Locks the driver.
+struct Guard {
+    static std::mutex lock;
+    static std::atomic<int> waiting;  // threads that wait for the lock
+    Guard() { ++waiting, lock.lock(), --waiting; }
+    ~Guard() { lock.unlock(); }
+    Guard(const Guard&) = delete;
+};
 
 long number_of(const char* name, long otherwise);
 uint64_t draw();
@@ -99,6 +106,10 @@ int push(Stream* stream, Work work);
 int check_idle(Stream* stream);
 // Runs what is queued on the stream, or on all of them.
 int drain(Stream* stream);
+// This thread queues work; see quiet.cpp.
+void this_thread_queues();
+// Gives other threads time to queue their work. Called before the host learns that work is done.
+void let_others_queue();
 // Waits for all streams of a context.
 int synchronise_context(void* context);
 

@@ -35,7 +35,7 @@ API int cuModuleLoadData(Module** module, const void* image) {
     const size_t bytes = library_bytes(image);
     // The same code is loaded only once, for any number of devices.
     static std::map<std::string, Module*> loaded;
-    Guard guard(lock);
+    Guard guard;
     const std::string code((const char*)image, bytes);
     const auto known = loaded.find(code);
     if (bytes && known != loaded.end()) return *module = known->second, SUCCESS;
@@ -75,7 +75,7 @@ API int cuLaunchKernel(Function* function, unsigned gx, unsigned gy, unsigned gz
     std::vector<char> args(first, first + function->args_bytes);
     const uint64_t seed = number_of("EMULATED_SEED", 0);
     if (stream) {
-        Guard guard(lock);
+        Guard guard;
         if (!reaches(stream->context, args)) return ILLEGAL_ADDRESS;
     }
     return push(stream, {function->name, [=](std::vector<Use>& uses) {

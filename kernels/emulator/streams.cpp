@@ -86,7 +86,8 @@ int synchronise_context(void* context) {
 
 int push(Stream* stream, Work work) {
     if (fails()) return LAUNCH_FAILED;
-    Guard guard(lock);
+    this_thread_queues();
+    Guard guard;
     if (const int error = check_usable(stream)) return error;
     if (stream->capturing) {
         stream->capturing->works.push_back(std::move(work));
@@ -105,7 +106,7 @@ API int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream*
     NEEDS_CONTEXT;
     {
         // The host is taken to have written the source just before.
-        Guard guard(lock);
+        Guard guard;
         std::vector<Use> source;
         add_host_use(source, from, bytes, true);
         history::use(history::host(), 0, "the host, for a copy,", source);
@@ -134,7 +135,7 @@ API int cuMemsetD8Async(Address at, unsigned char value, size_t bytes, Stream* s
 
 API int cuStreamCreate(Stream** stream, unsigned flags) {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    Guard guard;
     *stream = new Stream;
     (*stream)->context = current_context;
     (*stream)->flags = flags;
@@ -144,14 +145,15 @@ API int cuStreamCreate(Stream** stream, unsigned flags) {
 }
 API int cuStreamSynchronize(Stream* stream) {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    let_others_queue();
+    Guard guard;
     if (const int error = check_idle(stream)) return error;
     drain(stream);
     return history::host_waits(stream->clock), SUCCESS;
 }
 API int cuStreamDestroy_v2(Stream* stream) {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    Guard guard;
     drain(stream);
     history::end_stream(stream->number, stream->clock);
     for (size_t i = 0; i < streams.size(); ++i)
@@ -164,7 +166,7 @@ API int cuStreamDestroy_v2(Stream* stream) {
 API int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
     NEEDS_CONTEXT;
     if (getenv("EMULATED_FORGET_WAITS")) return SUCCESS;
-    Guard guard(lock);
+    Guard guard;
     if (const int error = check_usable(stream)) return error;
     if (stream->capturing && !event->captured_by) return refuse(stream, CAPTURE_ISOLATION);
     if (event->captured_by == stream) return SUCCESS;
@@ -178,7 +180,7 @@ API int cuStreamBeginCapture_v2(Stream* stream, int mode) {
     NEEDS_CONTEXT;
     enum { RELAXED = 2 };
     if (fails() || number_of("EMULATED_CAPTURE", 1) == 0) return CAPTURE_UNSUPPORTED;
-    Guard guard(lock);
+    Guard guard;
     if (!stream || stream->capturing || mode != RELAXED) return CAPTURE_UNSUPPORTED;
     stream->capturing = new Graph;
     stream->capture_error = 0;
@@ -186,7 +188,7 @@ API int cuStreamBeginCapture_v2(Stream* stream, int mode) {
 }
 API int cuStreamEndCapture(Stream* stream, Graph** graph) {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    Guard guard;
     if (!stream || !stream->capturing) return INVALID_VALUE;
     *graph = stream->capturing;
     stream->capturing = nullptr;
@@ -223,7 +225,7 @@ API int cuEventDestroy_v2(Event*) {
 }
 API int cuEventRecord(Event* event, Stream* stream) {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    Guard guard;
     if (const int error = check_usable(stream)) return error;
     if (event->context != stream->context) return refuse(stream, INVALID_HANDLE);
     event->captured_by = stream->capturing ? stream : nullptr;
@@ -240,14 +242,16 @@ API int cuEventRecord(Event* event, Stream* stream) {
 }
 API int cuEventSynchronize(Event* event) {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    let_others_queue();
+    Guard guard;
     if (event->captured_by) return refuse(event->captured_by, CAPTURED_EVENT);
     run_until([=] { return event->happened >= event->recorded; });
     return history::host_waits(event->clock), SUCCESS;
 }
 API int cuEventQuery(Event* event) {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    let_others_queue();
+    Guard guard;
     if (event->captured_by) return refuse(event->captured_by, CAPTURED_EVENT);
     step();
     if (event->happened < event->recorded) return NOT_READY;
@@ -255,7 +259,7 @@ API int cuEventQuery(Event* event) {
 }
 API int cuEventElapsedTime_v2(float* ms, Event* from, Event* to) {
     NEEDS_CONTEXT;
-    Guard guard(lock);
+    Guard guard;
     if (from->happened < from->recorded || to->happened < to->recorded) return NOT_READY;
     return *ms = float(to->ms - from->ms), SUCCESS;
 }
