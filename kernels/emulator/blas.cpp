@@ -3,10 +3,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
+
+#include "use.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
-API void emulated_push(void* stream, void (*run)(const void*), const void* data, size_t bytes);
+API void emulated_push(void* stream, void (*run)(const void*), const void* data, size_t bytes, const Use* uses, size_t count);
 
 enum Result { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 
@@ -72,12 +75,22 @@ static void run(const void* data) {
         }
 }
 
+// Adds the columns of a matrix.
+static void add_uses(std::vector<Use>& uses, const void* matrix, Type type, int rows, int columns, int stride, bool writes) {
+    const uint64_t cell_bytes = type == R_32F ? 4 : 2;
+    for (int64_t j = 0; j < columns; ++j) uses.push_back({(uint64_t)matrix + j * stride * cell_bytes, rows * cell_bytes, writes});
+}
+
 static int queue(Handle* handle, const Product& p) {
     // The arguments that the real library rejects.
     const bool fits = p.lda >= (p.a_transposed ? p.k : p.m) && p.ldb >= (p.b_transposed ? p.n : p.k) && p.ldc >= p.m &&
                       p.lda > 0 && p.ldb > 0 && p.ldc > 0;
     if (!fits || p.m < 0 || p.n < 0 || p.k < 0) return INVALID_VALUE;
-    emulated_push(handle->stream, run, &p, sizeof p);
+    std::vector<Use> uses;
+    add_uses(uses, p.a, p.operands, p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k, p.lda, false);
+    add_uses(uses, p.b, p.operands, p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n, p.ldb, false);
+    add_uses(uses, p.c, p.made, p.m, p.n, p.ldc, true);
+    emulated_push(handle->stream, run, &p, sizeof p, uses.data(), uses.size());
     return SUCCESS;
 }
 

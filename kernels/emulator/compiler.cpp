@@ -1,6 +1,7 @@
 // An emulated NVRTC. It compiles kernels with the C++ compiler, behind simt.h, and returns the resulting shared library
-// as machine code. EMULATED_COMPILER is its version (13000). EMULATED_ASAN=1 adds AddressSanitizer. EMULATED_PLANT="text=>other" changes the kernels first, so
-// that a test can check whether a fault is found; it has no effect if the text is in no file.
+// as machine code. EMULATED_COMPILER is its version (13000). EMULATED_ASAN=1 adds AddressSanitizer, EMULATED_RACES=1 the
+// race checker. EMULATED_PLANT="text=>other" changes the kernels first, so that a test can check whether a fault is
+// found; it has no effect if the text is in no file.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,7 +27,7 @@ static std::string read_file(const std::string& path) {
     return text.str();
 }
 
-// Returns the folder of this library, which also has simt.h.
+// Returns the folder of this library, which also has simt.h and the objects to link.
 static std::string own_folder() {
     Dl_info info;
     dladdr((void*)read_file, &info);
@@ -87,9 +88,19 @@ API int nvrtcCompileProgram(Program* program, int count, const char** options) {
     std::ofstream(base + ".cpp") << program->source;
     const char* compiler = getenv("CXX");
     std::string command = std::string(compiler ? compiler : "g++") +
-                          " -x c++ -std=c++17 -O2 -g1 -w -fPIC -shared -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing";
+                          " -std=c++17 -O2 -g1 -w -fPIC -shared -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing"
+                          " -fsanitize=alignment -fno-sanitize-recover=alignment";
     if (getenv("EMULATED_ASAN")) command += " -fsanitize=address";
-    command += " -include '" + own_folder() + "/simt.h' '" + base + ".cpp' -o '" + base + ".so' 2> '" + base + ".log'";
+    const std::string here = own_folder();
+    std::string objects = "'" + here + "/simt.o'";
+    // Only the calls of the sanitizers: their libraries are not linked.
+    std::string link = getenv("EMULATED_ASAN") ? "" : " -nodefaultlibs -lstdc++ -lm -lgcc_s -lc";
+    if (getenv("EMULATED_RACES")) {
+        command += " -fsanitize=thread --param tsan-distinguish-volatile=1 --param tsan-instrument-func-entry-exit=0";
+        objects += " '" + here + "/races.o'";
+    }
+    command += " -include '" + here + "/simt.h' '" + base + ".cpp' " + objects + link;
+    command += " -o '" + base + ".so' 2> '" + base + ".log'";
     // The compiler itself must not run under the sanitizer that the program was started with.
     const int status = system(("env -u LD_PRELOAD " + command).c_str());
     program->log = read_file(base + ".log");

@@ -11,6 +11,8 @@ mod emulated;
 mod gather;
 mod gradients;
 mod passes;
+#[cfg(feature = "cuda")]
+mod planted;
 mod sim;
 mod windows;
 

@@ -6,8 +6,9 @@ use std::process::Output;
 use crate::common::emulator::{self, Emulated};
 
 /// The tests that are skipped here: those of the CPU device or its functions, and this module itself.
-const CPU_ONLY: [&str; 8] = [
+const CPU_ONLY: [&str; 9] = [
     "emulated::",
+    "planted::",
     "gather::",
     "gradients::",
     "passes::",
@@ -30,7 +31,7 @@ const SLOWEST: [&str; 6] = [
 
 /// Runs the tests whose names contain one of `filters`, in a separate process. Without filters, runs all tests. A
 /// filter that begins with `!` leaves tests out.
-fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
+pub fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
     let folder = emulator::folder()?;
     let mut command = emulated.command(folder, std::env::current_exe().unwrap());
     command.env("LAPIDARY_TEST_DEVICE", "cuda");
@@ -48,7 +49,7 @@ fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
 
 /// Checks that all tests pass, and that at least `at_least` of them ran.
 #[track_caller]
-fn passes(emulated: Emulated<'_>, filters: &[&str], at_least: usize) {
+pub fn passes(emulated: Emulated<'_>, filters: &[&str], at_least: usize) {
     let Some(output) = run(emulated, filters) else { return };
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}{errors}");

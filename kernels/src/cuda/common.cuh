@@ -30,23 +30,22 @@ constexpr u32 WARPS = THREADS / WARP;
 constexpr u32 ALL_LANES = 0xffffffffu;
 
 // How a kernel reports an index that is out of range. The host reads the report when the call is done; see `faults.rs`.
-struct alignas(16) Report {
-    u64 site;
-    u64 index;
-};
 // A block with wrong ends has wrong rows as well. In that case the ends are reported.
 struct Fault {
-    Report ends;
-    Report item;
+    u64 ends;
+    u64 item;
 };
+constexpr u32 SITE_SHIFT = 61;
 constexpr u64 FIRST_OFFSET = 1;
 constexpr u64 LAST_OFFSET = 2;
 constexpr u64 ROW_OFFSETS = 3;
 constexpr u64 ITEM = 4;
 
-// Reports an index by one store. If several are out of range, any one of them is reported.
-__device__ inline void report(Report& report, u64 site, u64 index) {
-    *(uint4*)&report = make_uint4((u32)site, 0, (u32)index, (u32)(index >> 32));
+// Reports an index by one store, which holds the site in its upper bits. If several indices are out of range, any one of
+// them is reported: threads may write at the same time, which `volatile` allows.
+__device__ inline void report(volatile u64& report, u64 site, u64 index) {
+    constexpr u64 MOST = (1ull << SITE_SHIFT) - 1;
+    report = site << SITE_SHIFT | (index < MOST ? index : MOST);
 }
 
 // Reads a value that this launch does not read again, so that it does not take the place of others in the caches.

@@ -59,7 +59,9 @@ impl File {
     /// Returns the text that the files of a family share; `ci/machine_code/compile.py` finds it by its name.
     fn shared(self) -> &'static str {
         match self {
-            Self::Attention | Self::AttentionGrad | Self::AttentionRows => include_str!("attention.cuh"),
+            Self::Attention | Self::AttentionGrad | Self::AttentionRows => {
+                concat!("#line 1 \"attention.cuh\"\n", include_str!("attention.cuh"))
+            }
             _ => "",
         }
     }
@@ -78,7 +80,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// Returns the text for the compiler. Its line numbers are those of the file.
+    /// Returns the text for the compiler. Its line numbers are those of the files.
     pub(super) fn source(self) -> String {
         let (name, text) = self.file.parts();
         let stored = match self.stored {
@@ -92,7 +94,7 @@ impl Text {
             _ => String::new(),
         };
         let shared = self.file.shared();
-        format!("{stored}{kind}{COMMON}\n{shared}\n#line 1 \"{name}\"\n{text}")
+        format!("{stored}{kind}#line 1 \"common.cuh\"\n{COMMON}\n{shared}\n#line 1 \"{name}\"\n{text}")
     }
 
     /// Returns the name of the file.

@@ -13,8 +13,12 @@ use crate::error::{Error, Result};
 /// Most calls with reports that may be in flight at once. One more has to wait for the first.
 pub(super) const MOST: usize = 1024;
 
-/// Bytes of a call's two reports, one on the ends of its block and one on its items: a site and an index each.
-const REPORT: usize = 32;
+/// Bytes of a call's two reports, one on the ends of its block and one on its items. Each is a word, with a site in its
+/// upper bits and an index in the others, so that reports of two threads cannot mix.
+const REPORT: usize = 16;
+
+/// The place of the site in a report: `SITE_SHIFT` of `common.cuh`.
+const SITE_SHIFT: u32 = 61;
 
 /// The indices that a call looks up, for the error message.
 #[derive(Clone, Copy, Debug)]
@@ -93,9 +97,9 @@ impl Faults {
                 break;
             }
             state.open.pop_front();
-            let reports = [0, 16].map(|offset| self.memory.take_words(place * REPORT + offset));
-            if let Some([site, index]) = reports.into_iter().find(|[site, _]| *site != 0) {
-                return Err(lookup.error(site, index));
+            let reports = self.memory.take_words(place * REPORT);
+            if let Some(report) = reports.into_iter().find(|report| *report != 0) {
+                return Err(lookup.error(report >> SITE_SHIFT, report & ((1 << SITE_SHIFT) - 1)));
             }
         }
         Ok(())

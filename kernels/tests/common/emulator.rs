@@ -25,8 +25,11 @@ fn build() -> Option<PathBuf> {
         return None;
     }
     let mut hasher = DefaultHasher::new();
-    for name in ["build", "simt.h", "driver.cpp", "compiler.cpp", "blas.cpp"] {
-        std::fs::read(texts().join(name)).expect("the emulator's texts are there").hash(&mut hasher);
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(texts()).expect("the folder is there").map(|entry| entry.expect("it is read").path()).collect();
+    paths.sort();
+    for path in paths {
+        std::fs::read(path).expect("the emulator's texts are there").hash(&mut hasher);
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("emulator-{:016x}", hasher.finish()));
     if !folder.exists() {
@@ -48,6 +51,8 @@ pub struct Emulated<'a> {
     pub seed: u64,
     /// Whether kernels run with AddressSanitizer.
     pub sanitized: bool,
+    /// Whether races, reads of unwritten shared memory and missing waits are looked for.
+    pub races: bool,
     /// Whether the emulated cuBLAS is used.
     pub blas: bool,
     /// Bytes of the GPU's cache.
@@ -62,7 +67,12 @@ impl Emulated<'_> {
     /// Returns the command that runs `program` over the emulated GPU.
     pub fn command(&self, folder: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        let cache = folder.join(if self.sanitized { "kernels-asan" } else { "kernels" });
+        assert!(!(self.sanitized && self.races), "kernels have one sanitizer");
+        let cache = folder.join(match (self.sanitized, self.races) {
+            (true, _) => "kernels-asan",
+            (_, true) => "kernels-races",
+            _ => "kernels",
+        });
         let mut libraries = folder.as_os_str().to_owned();
         if self.blas {
             libraries.push(":");
@@ -77,6 +87,9 @@ impl Emulated<'_> {
             let library = String::from_utf8_lossy(&found.stdout).trim().to_owned();
             command.env("EMULATED_ASAN", "1").env("LD_PRELOAD", library);
             command.env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=0");
+        }
+        if self.races {
+            command.env("EMULATED_RACES", "1");
         }
         if let Some(cache) = self.cache {
             command.env("EMULATED_CACHE", cache.to_string());
