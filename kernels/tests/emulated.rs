@@ -138,7 +138,7 @@ fn spare_memory_of_a_batch_is_within_the_capacity() {
 fn the_emulated_blas_is_used() {
     let Some(folder) = emulator::folder() else { return };
     let mut command = Emulated { blas: true, ..Emulated::default() }.command(folder, std::env::current_exe().unwrap());
-    command.env("LAPIDARY_TEST_DEVICE", "cuda").env("EMULATED_TELL", "1").arg("of_many_rows_does_not_overflow");
+    command.env("LAPIDARY_TEST_DEVICE", "cuda").env("EMULATED_TELL", "1").arg("a_product_in_strips_of_columns");
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     let products = said.split("allocated, ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();

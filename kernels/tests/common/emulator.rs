@@ -25,8 +25,10 @@ fn build() -> Option<PathBuf> {
         return None;
     }
     let mut hasher = DefaultHasher::new();
-    let mut paths: Vec<PathBuf> =
-        std::fs::read_dir(texts()).expect("the folder is there").map(|entry| entry.expect("it is read").path()).collect();
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(texts())
+        .expect("the folder is there")
+        .map(|entry| entry.expect("it is read").path())
+        .collect();
     paths.sort();
     for path in paths {
         std::fs::read(path).expect("the emulator's texts are there").hash(&mut hasher);
