@@ -53,7 +53,8 @@ int without_context(const char* call) {
 }
 
 static void tell() {
-    fprintf(stderr, "emulated: %ld graphs were launched, %zu bytes were allocated\n", launched_graphs.load(), most_used);
+    fprintf(stderr, "emulated: %ld graphs were launched, %zu bytes were allocated, %ld products of cuBLAS were queued\n",
+            launched_graphs.load(), most_used, queued_products.load());
 }
 
 API int cuInit(unsigned) {

@@ -113,7 +113,7 @@ void let_others_queue();
 // Waits for all streams of a context.
 int synchronise_context(void* context);
 
-extern std::atomic<long> launched_graphs;
+extern std::atomic<long> launched_graphs, queued_products;
 // Extra time that kernels seem to have taken.
 extern double pretended_ms;
 

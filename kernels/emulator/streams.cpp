@@ -9,7 +9,7 @@
 #include "driver.h"
 
 std::vector<Stream*> streams;
-std::atomic<long> launched_graphs{0};
+std::atomic<long> launched_graphs{0}, queued_products{0};
 
 static bool can_run(const Stream* stream) {
     if (stream->queue.empty()) return false;
@@ -269,6 +269,7 @@ API int cuEventElapsedTime(float* ms, Event* from, Event* to) {
 API void emulated_push(Stream* stream, void (*run)(const void*), const void* data, size_t bytes, const Use* uses, size_t count) {
     std::vector<char> copy((const char*)data, (const char*)data + bytes);
     std::vector<Use> its(uses, uses + count);
+    ++queued_products;
     push(stream, {"a product of cuBLAS", [=](std::vector<Use>& uses) {
                       run(copy.data());
                       uses = its;

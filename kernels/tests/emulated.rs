@@ -133,6 +133,18 @@ fn spare_memory_of_a_batch_is_within_the_capacity() {
     assert!((3 << 20..(4 << 20) + (64 << 10)).contains(&allocated), "{allocated} bytes");
 }
 
+/// A cuBLAS that cannot be loaded is no error, so the tests with one would be the same as those without.
+#[test]
+fn the_emulated_blas_is_used() {
+    let Some(folder) = emulator::folder() else { return };
+    let mut command = Emulated { blas: true, ..Emulated::default() }.command(folder, std::env::current_exe().unwrap());
+    command.env("LAPIDARY_TEST_DEVICE", "cuda").env("EMULATED_TELL", "1").arg("a_product_in_strips_of_columns");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let products = said.split("allocated, ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(output.status.success() && products.parse::<u64>().unwrap() > 0, "{said}");
+}
+
 #[test]
 fn a_missing_barrier_is_found() {
     let plant = "square[down][across] = a.x[(row + down) * a.cols + column + across];\n    __syncthreads();=>\
