@@ -68,7 +68,7 @@ API int nvrtcDestroyProgram(Program** program) {
     return SUCCESS;
 }
 
-// Returns whether the target is one that this compiler knows.
+// Returns whether the target is one that this compiler knows. Without one, it takes its own default.
 static bool knows(int count, const char** options) {
     for (int i = 0; i < count; ++i) {
         const std::string option = options[i];
@@ -76,8 +76,9 @@ static bool knows(int count, const char** options) {
         const int target = atoi(option.c_str() + option.find('_') + 1);
         for (const int known : KNOWN)
             if (known == target) return true;
+        return false;
     }
-    return false;
+    return true;
 }
 
 API int nvrtcCompileProgram(Program* program, int count, const char** options) {

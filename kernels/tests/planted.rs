@@ -67,7 +67,7 @@ const IN_KERNELS: [(&str, &str, &str); 8] = [
         "attention_with_a_halo",
         "a race: this thread writes",
     ),
-    ("volatile Report& report=>Report& report", "shapes_that_do_not_agree_are_refused", "a race: this thread writes"),
+    ("volatile u64& report=>u64& report", "shapes_that_do_not_agree_are_refused", "a race: this thread writes"),
 ];
 
 #[track_caller]
