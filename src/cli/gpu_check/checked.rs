@@ -26,11 +26,13 @@ pub(super) struct Checked {
     speed: Vec<Finished>,
     start: Instant,
     pub(super) time: Duration,
+    /// Whether all sections have ended. Before, the verdict is not a pass.
+    is_done: bool,
 }
 
 impl Checked {
     pub(super) fn new(scope: Scope, date: String, preflight: Preflight, start: Instant) -> Self {
-        Self { scope, date, preflight, correctness: vec![], speed: vec![], start, time: Duration::ZERO }
+        Self { scope, date, preflight, correctness: vec![], speed: vec![], start, time: Duration::ZERO, is_done: false }
     }
 
     /// Checks everything that can be wrong, however long it takes.
@@ -100,7 +102,10 @@ impl Checked {
     }
 
     pub(super) fn verdict(&self) -> Verdict {
-        Verdict::of(self.sections())
+        match Verdict::of(self.sections()) {
+            Verdict::Pass if !self.is_done => Verdict::Incomplete,
+            verdict => verdict,
+        }
     }
 
     pub(super) fn figures(&self) -> Map<String, Value> {
@@ -131,6 +136,7 @@ impl Checked {
     }
 
     pub(super) fn write_report(&mut self, folder: &Path) -> Result<()> {
+        self.is_done = true;
         self.write_results(folder)?;
         let report = Report::of(self);
         write(folder, "report.md", &report::text(&report))?;
