@@ -126,7 +126,7 @@ fn a_wrong_kernel_fails_and_is_named_with_what_to_do_next() {
     let barrier = "square[down][across] = a.x[(row + down) * a.cols + column + across];\n    __syncthreads();";
     let plant = format!("{barrier}=>{}", barrier.replace("\n    __syncthreads();", ""));
     let emulated = Emulated { seed: 5, plant: Some(&plant), ..Emulated::default() };
-    let check = Check::run(emulated.command(folder, LAPIDARY), &["--only", "cells_rows_and_columns"]);
+    let check = Check::run(emulated.command(folder, LAPIDARY), &["--only", "conformance::cells_rows_and_columns"]);
     check.ends(1, "FAIL");
     let [said, errors] = check.said();
     for text in [&said, &errors, &check.file("report.md"), &check.file("report.html")] {
