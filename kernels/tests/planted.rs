@@ -45,9 +45,14 @@ fn every_planted_fault_is_found() {
 }
 
 #[test]
-#[ignore = "full: runs each fault a hundred times"]
+#[ignore = "full: runs each fault many times"]
 fn every_planted_fault_is_found_in_every_order() {
-    every_fault_is_found(0..100);
+    every_fault_is_found(0..if is_long() { 100 } else { 10 });
+}
+
+/// Whether ci/long runs the tests.
+fn is_long() -> bool {
+    std::env::var_os("LAPIDARY_LONG").is_some()
 }
 
 /// Faults planted in the kernels: the change, a test that runs the kernel, and what must be said.
@@ -89,19 +94,37 @@ fn a_sum_without_atomics_is_found() {
 }
 
 #[test]
-#[ignore = "full: compiles changed kernels in ten orders"]
+#[ignore = "full: compiles changed kernels"]
 fn faults_in_kernels_are_found_in_every_order() {
-    is_found_in_kernels(&IN_KERNELS, 0..10);
+    is_found_in_kernels(&IN_KERNELS, 0..if is_long() { 10 } else { 1 });
+}
+
+/// The tests that together run every kernel; in ci/long, all tests.
+fn looked_at() -> &'static [&'static str] {
+    const EVERY_KERNEL: [&str; 11] = [
+        "a_gather_has_the_same_bits",
+        "gathers_in_bf16_are",
+        "windows_of_attention",
+        "cells_rows_and_columns",
+        "linear_and_its_gradients",
+        "edge_values",
+        "packed_rows",
+        "losses_and_counts",
+        "layer_norm_and_its_gradients",
+        "optimizers::",
+        "peers::",
+    ];
+    if is_long() { &[] } else { &EVERY_KERNEL }
 }
 
 #[test]
-#[ignore = "full: the emulator takes minutes for all tests of a device"]
-fn the_whole_battery_has_no_race_and_no_missing_wait() {
-    passes(Emulated { races: true, ..Emulated::default() }, &[], 40);
+#[ignore = "full: the race checker takes minutes"]
+fn kernels_have_no_race_and_no_missing_wait() {
+    passes(Emulated { races: true, ..Emulated::default() }, looked_at(), 14);
 }
 
 #[test]
-#[ignore = "full: the emulator takes minutes for all tests of a device"]
-fn the_whole_battery_has_no_race_in_another_order_with_an_emulated_blas() {
-    passes(Emulated { seed: 1, races: true, blas: true, ..Emulated::default() }, &[], 40);
+#[ignore = "full: the race checker takes minutes"]
+fn kernels_have_no_race_in_another_order_with_an_emulated_blas() {
+    passes(Emulated { seed: 1, races: true, blas: true, ..Emulated::default() }, looked_at(), 14);
 }
