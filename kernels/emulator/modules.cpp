@@ -1,6 +1,7 @@
 // Kernels of the emulated driver: a module is a shared library that compiler.cpp built.
 //
-// EMULATED_SLICE_MS is the extra time that a kernel seems to take per slice of its grid's second dimension (0).
+// EMULATED_SLICE_MS is the extra time that a kernel seems to take per slice of its grid's second dimension after the
+// first one (0).
 #include <dlfcn.h>
 #include <elf.h>
 #include <sys/mman.h>
@@ -81,7 +82,7 @@ API int cuLaunchKernel(Function* function, unsigned gx, unsigned gy, unsigned gz
     return push(stream, {function->name, [=](std::vector<Use>& uses) {
                              const unsigned grid[] = {gx, gy, gz}, size[] = {bx, by, bz};
                              function->launch(function->kernel, grid, size, args.data(), seed ? draw() | 1 : 0);
-                             pretended_ms += double(number_of("EMULATED_SLICE_MS", 0)) * gy;
+                             pretended_ms += double(number_of("EMULATED_SLICE_MS", 0)) * (double(gy) - 1);
                              size_t count = 0;
                              const Use* first = function->uses ? function->uses(&count) : nullptr;
                              uses.assign(first, first + count);

@@ -59,7 +59,7 @@ pub struct Emulated<'a> {
     pub blas: bool,
     /// Bytes of the GPU's cache.
     pub cache: Option<u32>,
-    /// Extra time that kernels seem to take per slice of columns, in ms.
+    /// Extra time that kernels seem to take per slice of columns after the first, in ms.
     pub slice_ms: i32,
     /// A change to the kernels.
     pub plant: Option<&'a str>,
