@@ -30,8 +30,9 @@ pub(crate) const CPU: &str = "cpu";
 /// Numbers per gathered row.
 const WIDTH: usize = 64;
 
-/// Loads the profile `cpu`, `cuda:N` (that GPU), `cuda:N,M` (the first GPU, with the slowest link between them), one of [`Profile::NAMES`], or a JSON file. This machine's profiles are
-/// measured if they are not remembered, or if what is remembered is old or was disturbed.
+/// Loads the profile `cpu`, `cuda:N` (that GPU), `cuda:N,M` (the first GPU, with the slowest link between them), one of
+/// [`Profile::NAMES`], or a JSON file. This machine's profiles are measured if they are not remembered, or if what is
+/// remembered is old or was disturbed.
 ///
 /// # Errors
 /// [`Error::Io`] and [`Error::Profile`] for a file; [`Error::Device`] if this hardware cannot be measured;
