@@ -74,6 +74,12 @@ pub(super) fn run(words: &str, dry_run: &DryRun<'_>, as_json: bool) -> Result<bo
     if !as_json {
         print(&align(shown))?;
         print("\ncopies: bytes between host and devices in an epoch; times are predicted, not measured")?;
+        if kinds.iter().any(|kind| matches!(kind, Kind::Memory(..))) {
+            print(&format!(
+                "a device of which only the size is given has the speed of `{}` (--profile)",
+                dry_run.profile_name()
+            ))?;
+        }
     }
     Ok(fits)
 }

@@ -89,8 +89,9 @@ pub(super) struct PlanArgs {
     /// With --compare: weight of a vertex for METIS and hypergraphs: edges, rows, learned or train, as in `data partition`
     #[arg(long, value_name = "WHAT", default_value_t, requires = "compare", help_heading = "Plan")]
     weights: Weighings,
-    /// Plan for several kinds of devices instead, side by side: profiles and sizes, such as rtx4090,h100,24GB
-    #[arg(long, value_name = "KINDS", conflicts_with_all = ["tasks", "explain", "compare", "profile", "device_memory"],
+    /// Plan for several kinds of devices instead, side by side: profiles and sizes (with the speed of --profile), such as
+    /// rtx4090,h100,24GB
+    #[arg(long, value_name = "KINDS", conflicts_with_all = ["tasks", "explain", "compare", "device_memory"],
           help_heading = "Plan")]
     fit_on: Option<String>,
     /// Print the steps of each plan; with --json on standard error
