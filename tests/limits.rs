@@ -286,7 +286,7 @@ fn a_small_compressed_text_of_repeated_edges_took_memory_for_each() {
     fs::write(folder.path().join("edges.txt.gz"), bytes).unwrap();
     // One edge takes 4 bytes at least: together they would take 80 MB, beside the blocks of text.
     let args = ["data", "import", "edges", "edges.txt.gz", "new", "--json"];
-    let (code, stdout, stderr) = limited("ulimit -v 170000;", folder.path(), &args);
+    let (code, stdout, stderr) = limited("ulimit -v 180000;", folder.path(), &args);
     assert_eq!(code, Some(0), "{stderr}");
     for wanted in ["\"edges_listed\":20000000", "\"duplicates\":19999000", "\"edges\":1000"] {
         assert!(stdout.contains(wanted), "{wanted}: {stdout}");
