@@ -353,7 +353,7 @@ fn the_link_between_two_gpus_is_measured() {
     let cache = tempfile::tempdir().unwrap();
     let said = |gpus: &str, peers: &str| {
         let mut command = Emulated::default().command(folder, LAPIDARY);
-        command.env("EMULATED_PEERS", peers).env("XDG_CACHE_HOME", cache.path()).env("RUST_LOG", "lapidary=debug");
+        command.env("EMULATED_PEERS", peers).env("XDG_CACHE_HOME", cache.path()).env("LAPIDARY_LOG", "lapidary=debug");
         let output = command.args(plan).arg(gpus).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{said}");
