@@ -6,6 +6,7 @@ use std::fmt;
 use cudarc::nvrtc::{result, sys};
 
 use super::driver::{self, Named};
+use crate::cuda::gather_kernel::GatherKind;
 use crate::error::{Error, Result};
 use crate::storage_type::StorageType;
 use crate::version::Version;
@@ -16,20 +17,13 @@ const COMMON: &str = include_str!("common.cuh");
 /// Compiler options, without the target; `ci/cubin` reads the same file.
 pub(super) const OPTIONS: &str = include_str!("options.txt");
 
-/// Which of the gathers of `gather.cu`. Each kind is compiled by itself, because most programs use one or two of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct GatherKind {
-    pub(super) weighted: bool,
-    /// Whether the sources are a window of all, or are in two matrices.
-    pub(super) split: bool,
-}
-
 /// A source file of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum File {
     Attention,
     AttentionGrad,
     AttentionRows,
+    /// Each kind is compiled by itself, because most programs use one or two of them.
     Gather(GatherKind),
     LayerNorm,
     Losses,
@@ -167,12 +161,11 @@ fn options(target: Target) -> Vec<String> {
     fixed.chain([format!("--gpu-architecture={target}")]).collect()
 }
 
-/// Compiles a file. The driver loads what this returns.
+/// Compiles a file. The driver loads what this returns. The compiler exists: it was asked for the target.
 ///
 /// # Errors
-/// [`Error::NoLibrary`], [`Error::NewCompiler`]; [`Error::Compile`] with the compiler's log; [`Error::Cuda`].
+/// [`Error::Compile`] with the compiler's log; [`Error::Cuda`].
 pub(super) fn compile(file: Text, target: Target) -> Result<Vec<u8>> {
-    driver::find_compiler()?;
     let text = |text: &str| CString::new(text).expect("no kernel's text has a NUL");
     let (source, name) = (text(&file.source()), text(file.name()));
     let program = Program(result::create_program(&source, Some(&name)).during("reading kernels")?);

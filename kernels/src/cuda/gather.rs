@@ -2,42 +2,17 @@
 
 use super::args::{self, MOST_STEPS};
 use super::autotune::{Shape, columns_to_try};
-use super::compile::{File, GatherKind};
+use super::compile::File;
 use super::edges::lookup;
 use super::engine::Task;
 use super::prepare::{BlockAddresses, Plan, kernel_call};
-use super::rows::{WARP, Width, columns, pack_steps};
+use super::rows::{columns, pack_steps};
+use crate::cuda::gather_kernel::{Division, GatherKind};
 use crate::error::{Error, Result};
 use crate::op::call::Call;
 
 /// Most blocks in the second dimension of a grid.
 const MOST_SLICES: u32 = 65_535;
-
-/// Returns the kernel name for a vector width and a number of tiles; see the end of `gather.cu`.
-fn gather_name(vector: usize, tiles: usize, kind: GatherKind) -> &'static str {
-    macro_rules! name {
-        ($variant:literal) => {
-            [
-                concat!("gather_", $variant),
-                concat!("gather_weighted_", $variant),
-                concat!("gather_split_", $variant),
-                concat!("gather_weighted_split_", $variant),
-            ]
-        };
-    }
-    let names = match (vector, tiles) {
-        (8, _) => name!("8x1"),
-        (4, 1) => name!("4x1"),
-        (4, _) => name!("4x2"),
-        (2, 1) => name!("2x1"),
-        (2, 2) => name!("2x2"),
-        (2, _) => name!("2x4"),
-        (_, 1) => name!("1x1"),
-        (_, 2) => name!("1x2"),
-        _ => name!("1x4"),
-    };
-    names[usize::from(kind.weighted) + 2 * usize::from(kind.split)]
-}
 
 impl Plan<'_> {
     /// Prepares a gather, or a window of one, and the steps that follow it. If the sources are in several matrices, each
@@ -102,14 +77,13 @@ impl Plan<'_> {
         let split = args.windowed != 0 || args.sources != args.own_sources || args.own_sources == 0;
         let kind = GatherKind { weighted: shape.weighted, split };
         let launch = |columns: usize| {
-            let vector = Width::of(shape.d, shape.stored).vector;
-            let width = Width { vector, lanes: columns.div_ceil(vector).next_power_of_two().clamp(1, WARP) };
-            let tiles = width.tiles(columns);
-            let slices = shape.d.div_ceil(tiles * width.lanes * width.vector);
-            let name = gather_name(width.vector, tiles, kind);
-            let blocks = [shape.rows.div_ceil(width.rows_of_block()), slices];
-            let args = args::Gather { lanes: width.lanes as u32, ..args };
-            kernel_call(File::Gather(kind).over(shape.stored), name, blocks, &args)
+            if shape.d == 0 {
+                return None;
+            }
+            let division = Division::of(shape.d, shape.stored, columns);
+            let blocks = [shape.rows.div_ceil(division.width.rows_of_block()), division.slices];
+            let args = args::Gather { lanes: division.width.lanes as u32, ..args };
+            kernel_call(File::Gather(kind).over(shape.stored), kind.kernel(&division), blocks, &args)
         };
         let engine = self.engine();
         let narrow = match engine.autotune.fastest(&shape) {

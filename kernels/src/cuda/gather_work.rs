@@ -2,8 +2,9 @@
 //! the L2 cache.
 
 use super::columns::{Shape, columns_to_try};
+use super::gather_kernel::{Division, GatherKind};
 use super::machine_code::issued_per_edge;
-use super::width::{WARP, Width};
+use super::width::WARP;
 use crate::storage_type::StorageType;
 
 /// Bytes that a GPU reads from its caches at a time.
@@ -72,14 +73,9 @@ pub fn gather_ways(sizes: GatherSizes, cache_bytes: usize, architecture: &str) -
 /// Returns the way that divides `columns` columns at a time among the threads of a group.
 fn way(sizes: GatherSizes, columns: usize, architecture: &str) -> Option<GatherWay> {
     let GatherSizes { rows, edges, d, stored, weighted, split, .. } = sizes;
-    let width = Width::of_columns(columns, Width::of(d, stored).vector);
-    let tiles = width.tiles(columns);
-    let columns = (tiles * width.lanes * width.vector).min(d);
-    let slices = d.div_ceil(columns);
-    let [weights, matrices] =
-        [(weighted, "weighted_"), (split, "split_")].map(|(has, word)| if has { word } else { "" });
-    let kernel = format!("gather_{weights}{matrices}{}x{tiles}", width.vector);
-    let of_warp = issued_per_edge(&kernel, stored, architecture)?;
+    let division = Division::of(d, stored, columns);
+    let Division { width, slices, columns, .. } = division;
+    let of_warp = issued_per_edge(GatherKind { weighted, split }.kernel(&division), stored, architecture)?;
     let of_edges = if weighted { 8.0 } else { 4.0 } * slices as f64;
     let cells = stored.byte_count();
     // Every row begins at a multiple of this, which decides how many sectors it touches.

@@ -35,7 +35,8 @@ fn section(word: &str) -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::width::{WARP, Width};
+    use crate::cuda::gather_kernel::{Division, GatherKind};
+    use crate::cuda::width::WARP;
 
     #[test]
     fn the_tables_widths_are_divided_as_the_host_divides_them() {
@@ -45,10 +46,9 @@ mod tests {
             let number = |place: usize| words[place].parse::<usize>().expect("it is a number");
             let d = number(0);
             let stored = if words[1] == "f32" { StorageType::F32 } else { StorageType::Bf16 };
-            let width = Width::of(d, stored);
-            let tiles = width.tiles(d);
-            let slices = d.div_ceil(width.vector * width.lanes * tiles);
-            assert_eq!(words[2], format!("gather_{}x{tiles}", width.vector), "{line}");
+            let division = Division::of(d, stored, d);
+            let Division { width, slices, .. } = division;
+            assert_eq!(words[2], GatherKind { weighted: false, split: false }.kernel(&division), "{line}");
             assert_eq!([number(3), number(4)], [width.lanes, slices], "{line}");
             for (column, architecture) in ARCHITECTURES.into_iter().enumerate() {
                 let of_warp = issued_per_edge(words[2], stored, architecture).expect("it is in the table");

@@ -5,6 +5,7 @@
 //! emulated driver (`kernels/emulator/`).
 
 mod columns;
+mod gather_kernel;
 mod gather_work;
 mod gpu;
 #[cfg(feature = "cuda")]

@@ -6,7 +6,7 @@ use crate::storage_type::StorageType;
 pub(super) const WARP: usize = 32;
 
 /// How the threads of a group divide a row.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Width {
     /// Cells per load.
     pub(super) vector: usize,
