@@ -67,13 +67,15 @@ impl Bench {
 
     /// Returns the seconds of each of `runs` launches by the GPU's clock, after a warm-up launch.
     pub(crate) fn seconds(&self, call: &Call, runs: usize) -> Result<Vec<f64>> {
-        let launch = || {
-            let event = self.device.launch(Lane::Compute, call, &[])?;
-            self.device.wait(event)
-        };
-        self.named(call.name(), launch())?;
+        self.timed(call.name(), runs, || self.device.launch(Lane::Compute, call, &[]))
+    }
+
+    /// Returns the seconds of each of `runs` jobs by the GPU's clock, after one that is not timed.
+    fn timed(&self, op: &str, runs: usize, queue: impl Fn() -> lapidary_kernels::Result<Event>) -> Result<Vec<f64>> {
+        let job = || self.named(op, queue().and_then(|event| self.device.wait(event)));
+        job()?;
         self.device.record(true);
-        (0..runs).try_for_each(|_| self.named(call.name(), launch()))?;
+        (0..runs).try_for_each(|_| job())?;
         self.device.record(false);
         Ok(self.device.take_spans().iter().map(|span| (span.end - span.start).as_secs_f64()).collect())
     }
@@ -131,18 +133,10 @@ impl Bench {
 
     /// Returns the bytes per second at which rows of another GPU's matrix are copied into `out`.
     pub(super) fn fetch_rate(&self, owner: &Self, matrix: Mat, rows: Slot, out: Mat, runs: usize) -> Result<f64> {
-        let fetch = || {
+        let seconds = self.timed("copying rows from another GPU", runs, || {
             let lent = owner.device.lend(matrix.slot)?;
-            let event = self.device.fetch(Lane::CopyIn, rows, out, &[(lent, out.rows)], &[])?;
-            self.device.wait(event)
-        };
-        const OP: &str = "copying rows from another GPU";
-        self.named(OP, fetch())?;
-        self.device.record(true);
-        (0..runs).try_for_each(|_| self.named(OP, fetch()))?;
-        self.device.record(false);
-        let seconds: Vec<f64> =
-            self.device.take_spans().iter().map(|span| (span.end - span.start).as_secs_f64()).collect();
+            self.device.fetch(Lane::CopyIn, rows, out, &[(lent, out.rows)], &[])
+        })?;
         Ok((out.rows * out.row_bytes()) as f64 / least(&seconds))
     }
 

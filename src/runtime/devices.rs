@@ -434,10 +434,7 @@ impl Devices {
             count => NonZeroUsize::new((cores / count).max(1)),
         };
         let semaphore = (self.count > cores).then(|| Arc::new(Semaphore::new(cores)));
-        let matmul = match self.matmul {
-            None => self.chosen_matmul(StorageType::Bf16).unwrap_or_default(),
-            Some(matmul) => matmul,
-        };
+        let matmul = self.matmul.or_else(|| self.chosen_matmul(StorageType::Bf16)).unwrap_or_default();
         let open = |(i, budget): (usize, &DeviceBudget)| -> lapidary_kernels::Result<Box<dyn Device>> {
             let capacity = budget.capacity_bytes;
             Ok(match (&self.kind, &semaphore) {

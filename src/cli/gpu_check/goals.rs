@@ -56,15 +56,15 @@ pub(super) fn figures(speed: &Value) -> Map<String, Value> {
         insert(&mut figures, "launch_s".into(), &row["launch_seconds"]["one_behind_the_other"]);
     }
     for row in rows(speed, "gathers") {
-        let of = |what: &str| format!("gather_{}_{}_{what}", text(&row["shape"]), row["width"]);
+        let of = |what: &str| format!("{}_{what}", gather_name(row));
         insert(&mut figures, of("s"), &row["seconds"]);
         insert(&mut figures, of("share_of_bandwidth"), &row["share_of_bandwidth"]);
     }
     for row in rows(speed, "epochs") {
-        insert(&mut figures, epoch_name(row), &row["epoch_seconds"]);
+        insert(&mut figures, format!("{}_s", epoch_name(row)), &row["epoch_seconds"]);
     }
     for row in rows(speed, "bf16") {
-        let of = |what: &str| format!("{}_{}_bf16_{what}", text(&row["shape"]), layers(&row["network"]));
+        let of = |what: &str| format!("{}_{}_bf16_{what}", text(&row["shape"]), layers(&row["network"], "_"));
         insert(&mut figures, of("epoch_s"), &row["epoch_seconds"]);
         insert(&mut figures, of("loss_difference"), &row["loss_difference"]);
     }
@@ -83,8 +83,7 @@ pub(super) fn figures(speed: &Value) -> Map<String, Value> {
         insert(&mut figures, of("model_error"), &row["errors_of_profile_and_learned"][1]);
     }
     for (name, (seconds, peer)) in fastest_peers(speed) {
-        let ours = figures.get(&name).and_then(Value::as_f64);
-        let name = name.trim_end_matches("_s").to_owned();
+        let ours = figures.get(&format!("{name}_s")).and_then(Value::as_f64);
         figures.insert(format!("{name}_best_peer"), json!(peer));
         figures.insert(format!("{name}_best_peer_s"), json!(seconds));
         if let Some(ours) = ours {
@@ -97,12 +96,12 @@ pub(super) fn figures(speed: &Value) -> Map<String, Value> {
 /// The end of the names of ratios.
 const OVER_OURS: &str = "_best_peer_over_ours";
 
-/// Returns the seconds and the name of the fastest of the others, by the name of our figure.
+/// Returns the seconds and the name of the fastest of the others, by the name of what was measured.
 fn fastest_peers(speed: &Value) -> BTreeMap<String, (f64, String)> {
     let mut fastest: BTreeMap<String, (f64, String)> = BTreeMap::new();
     for row in rows(speed, "peers") {
         let (name, seconds) = match row["seconds"].as_f64() {
-            Some(seconds) => (format!("gather_{}_{}_s", text(&row["shape"]), row["width"]), Some(seconds)),
+            Some(seconds) => (gather_name(row), Some(seconds)),
             None => (epoch_name(row), row["epoch_seconds"].as_f64()),
         };
         let Some(seconds) = seconds else { continue };
@@ -136,17 +135,25 @@ fn insert(figures: &mut Map<String, Value>, name: String, value: &Value) {
     }
 }
 
-fn text(value: &Value) -> &str {
+/// Returns a text of a row.
+pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("unnamed")
 }
 
-fn epoch_name(row: &Value) -> String {
-    format!("{}_{}_epoch_s", text(&row["shape"]), layers(&row["network"]))
+/// Returns the name under which figures have the epochs of a row; `_s` and others follow.
+pub(super) fn epoch_name(row: &Value) -> String {
+    format!("{}_{}_epoch", text(&row["shape"]), layers(&row["network"], "_"))
 }
 
-fn layers(network: &Value) -> String {
-    let widths = network.as_array().cloned().unwrap_or_default();
-    widths.iter().map(Value::to_string).collect::<Vec<_>>().join("_")
+/// Returns the name under which figures have the gather of a row.
+pub(super) fn gather_name(row: &Value) -> String {
+    format!("gather_{}_{}", text(&row["shape"]), row["width"])
+}
+
+/// Returns the widths of a network.
+pub(super) fn layers(network: &Value, between: &str) -> String {
+    let widths = network.as_array().into_iter().flatten().map(Value::to_string);
+    widths.collect::<Vec<_>>().join(between)
 }
 
 #[cfg(test)]

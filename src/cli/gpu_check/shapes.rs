@@ -7,11 +7,11 @@ use std::path::Path;
 use ndarray::Array2;
 use rayon::prelude::*;
 
-use super::Size;
+use super::{Size, io};
 use crate::dataset::generate::both_ways;
 use crate::dataset::npy::{self, Dtype};
 use crate::dataset::{Arrays, Dataset};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::graph::Graph;
 use crate::output::OutputFile;
 
@@ -115,25 +115,20 @@ fn unit(i: u64) -> f64 {
 /// Writes `NAME-indptr.npy` and `NAME-indices.npy`, so that other frameworks can be measured on the same graph.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`crate::Error::Io`].
 pub(super) fn write(folder: &Path, name: &str, graph: &Graph) -> Result<()> {
     let indptr: Vec<i64> = graph.indptr().iter().map(|&offset| offset as i64).collect();
     let file = |what: &str| {
         let path = folder.join(format!("{name}-{what}.npy"));
-        OutputFile::create(&path).map(|file| (file, path.clone())).map_err(io(&path))
+        OutputFile::create(&path).map(|file| (file, path.clone())).map_err(io("write", &path))
     };
     let (mut to, path) = file("indptr")?;
     let written = npy::write(&mut to, Dtype::I64, &[indptr.len()], &indptr).and_then(|()| to.finish());
-    written.map_err(io(&path))?;
+    written.map_err(io("write", &path))?;
     let (mut to, path) = file("indices")?;
     let indices = graph.indices();
     let written = npy::write(&mut to, Dtype::U32, &[indices.len()], indices).and_then(|()| to.finish());
-    written.map_err(io(&path))
-}
-
-fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Io { action: "write", path, source }
+    written.map_err(io("write", &path))
 }
 
 #[cfg(test)]

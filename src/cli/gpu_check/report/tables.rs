@@ -4,6 +4,7 @@ use bytesize::ByteSize;
 use serde_json::Value;
 
 use super::super::checked::Checked;
+use super::super::goals::{epoch_name, gather_name, layers};
 use super::Block;
 use crate::cli::output::{percent, seconds};
 
@@ -50,7 +51,7 @@ pub(in super::super) fn speed(checked: &Checked) -> Vec<(String, Block)> {
     });
     add("Rates", Block::table(["what", "measured"], device.collect()));
     let epochs = rows("epochs").map(|row| {
-        let [other, ratio] = peer(format!("{}_{}_epoch", text(&row["shape"]), layers(&row["network"], "_")));
+        let [other, ratio] = peer(epoch_name(row));
         [
             text(&row["shape"]),
             layers(&row["network"], "-"),
@@ -65,7 +66,7 @@ pub(in super::super) fn speed(checked: &Checked) -> Vec<(String, Block)> {
         Block::table(["graph", "network", "epoch", "peak", "fastest other", "times ours"], epochs.collect()),
     );
     let gathers = rows("gathers").map(|row| {
-        let [other, ratio] = peer(format!("gather_{}_{}", text(&row["shape"]), row["width"]));
+        let [other, ratio] = peer(gather_name(row));
         let rate = row["bytes_per_s"].as_f64().map_or("-".into(), |rate| format!("{:.0} GB/s", rate / 1e9));
         [text(&row["shape"]), row["width"].to_string(), time(&row["seconds"]), rate, other, ratio]
     });
@@ -126,9 +127,4 @@ fn time(value: &Value) -> String {
 
 fn bytes(value: &Value) -> String {
     value.as_u64().map_or("-".into(), |bytes| ByteSize::b(bytes).to_string())
-}
-
-fn layers(network: &Value, between: &str) -> String {
-    let widths = network.as_array().into_iter().flatten().map(Value::to_string);
-    widths.collect::<Vec<_>>().join(between)
 }

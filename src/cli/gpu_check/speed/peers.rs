@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::super::budget::Budget;
+use super::super::goals::text;
 use super::super::section::{Finished, Row, Section};
 use super::super::shapes::{self, Graphs, SHAPES, Shape};
-use super::super::{Scope, Size};
+use super::super::{Scope, Size, io};
 use super::NEXT;
 use crate::cli::failure;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The program that times the others.
 const SCRIPT: &str = include_str!("gpu_peers.py");
@@ -131,13 +132,4 @@ fn write_graphs(folder: &TempDir, graphs: &Graphs) -> Result<()> {
 pub(in super::super) fn graph_bytes(size: Size) -> ByteSize {
     let bytes = SHAPES.iter().map(|shape| 4 * shape.edges as u64 + 8 * shape.vertices as u64).sum::<u64>();
     ByteSize::b(bytes / size.divisor() as u64)
-}
-
-fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Io { action, path, source }
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("unnamed")
 }
