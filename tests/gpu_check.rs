@@ -121,6 +121,17 @@ fn a_spent_time_is_incomplete_and_says_so() {
 }
 
 #[test]
+fn minutes_that_make_no_sense_are_refused_at_once() {
+    for minutes in ["inf", "-1", "NaN", "1e300", "ten"] {
+        let args = ["gpu-check", &format!("--minutes={minutes}")];
+        let output = Command::new(LAPIDARY).args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("--minutes") && said.contains("a number from 0 to 1000000"), "{said}");
+    }
+}
+
+#[test]
 fn a_wrong_kernel_fails_and_is_named_with_what_to_do_next() {
     let Some(folder) = emulator::folder() else { return };
     let barrier = "square[down][across] = a.x[(row + down) * a.cols + column + across];\n    __syncthreads();";

@@ -26,7 +26,6 @@ use lapidary_kernels::cuda;
 use self::checked::Checked;
 use self::preflight::Preflight;
 use self::shapes::Graphs;
-use self::speed::Peers;
 use super::output::{facts, say};
 use crate::error::{Error, Result};
 use crate::train::utc;
@@ -40,8 +39,8 @@ Examples:
   PYTHON=venv/bin/python lapidary gpu-check        # beside the PyTorch of this Python
 
 The driver and the kernel compiler (NVRTC) must be there: `lapidary devices` says what is missing.
-The folder gets report.html, report.md and results.json. If Python has PyTorch, the graphs are written
-into the folder for temporary files (1 GB), so that it can be measured on them, and are then deleted.
+The folder gets report.html, report.md and results.json. If Python has PyTorch, it is measured on the
+same graphs. They take 1 GB in the folder for temporary files until then.
 
 Exit codes:
   0  PASS: everything was checked, and is right
@@ -59,7 +58,7 @@ pub(super) struct GpuCheckArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Start no measurement after MINUTES; correctness takes as long as it takes
-    #[arg(long, default_value_t = 8.0, value_name = "MINUTES")]
+    #[arg(long, default_value_t = 8.0, value_name = "MINUTES", value_parser = minutes)]
     minutes: f64,
     /// Size of the measured graphs: published, or tiny to see that everything runs
     #[arg(long, value_name = "SIZE", default_value = "published", hide_possible_values = true)]
@@ -134,6 +133,13 @@ impl Scope {
     }
 }
 
+/// Parses `--minutes`.
+fn minutes(text: &str) -> std::result::Result<f64, String> {
+    const MOST: f64 = 1e6;
+    let minutes = text.parse().ok().filter(|minutes| (0.0..=MOST).contains(minutes));
+    minutes.ok_or_else(|| format!("write a number from 0 to {MOST}"))
+}
+
 /// Adds the device to an error of the driver.
 fn driver<T>(op: &str, result: lapidary_kernels::Result<T>) -> Result<T> {
     result.map_err(|source| Error::Device { device: "cuda".into(), op: op.into(), source: Box::new(source) })
@@ -149,8 +155,7 @@ fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error
 pub(super) fn run(args: &GpuCheckArgs) -> Result<ExitCode> {
     let scope = Scope { gpu: args.gpu, size: args.size, only: args.only.clone() };
     let (start, date) = (Instant::now(), utc(SystemTime::now())[..10].to_owned());
-    let peers = Peers::find();
-    let preflight = Preflight::look(&scope, &peers)?;
+    let (preflight, peers) = Preflight::look(&scope)?;
     let shown: Vec<(&str, String)> =
         preflight.facts.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
     say(facts(&shown));

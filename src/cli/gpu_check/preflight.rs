@@ -17,9 +17,11 @@ pub(super) struct Preflight {
 }
 
 impl Preflight {
+    /// Also looks for what the GPU can be compared with.
+    ///
     /// # Errors
     /// [`crate::Error::Device`] if the GPU cannot be used: without a driver or a compiler, or if there is no such GPU.
-    pub(super) fn look(scope: &Scope, peers: &Peers) -> Result<Self> {
+    pub(super) fn look(scope: &Scope) -> Result<(Self, Peers)> {
         let gpus = driver("looking for it", cuda::gpus())?;
         let none = lapidary_kernels::Error::NoGpu { ordinal: scope.gpu, count: gpus.len() as u32 };
         let gpu = gpus.into_iter().find(|gpu| gpu.ordinal == scope.gpu).ok_or(none);
@@ -58,7 +60,9 @@ impl Preflight {
             "host",
             format!("{}, {threads} threads, {} of memory", host::processor(), ByteSize::b(host::memory_bytes())),
         );
-        match peers {
+        // Importing PyTorch takes seconds, so all that can be wrong is known before.
+        let peers = Peers::find();
+        match &peers {
             Peers::Found { python, version } => {
                 let (folder, bytes) = (std::env::temp_dir(), graph_bytes(scope.size));
                 fact("compared with", format!("PyTorch {version} of {}", python.display()));
@@ -71,7 +75,7 @@ impl Preflight {
             }
             Peers::Missing(why) => fact("compared with", format!("nothing: {why}")),
         }
-        Ok(Self { gpu, facts, notes })
+        Ok((Self { gpu, facts, notes }, peers))
     }
 }
 
