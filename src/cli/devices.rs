@@ -30,10 +30,10 @@ pub(super) struct DevicesArgs {
 
 /// Lists the devices and the libraries, and what is wrong with them.
 pub(super) fn run(args: &DevicesArgs) -> Result<()> {
-    let (libraries, gpus) = (cuda::libraries(), cuda::gpus());
-    let free: Vec<_> = gpus.iter().flatten().map(|gpu| cuda::free_bytes(gpu.ordinal)).collect();
-    let gpus: Vec<(Gpu, _)> = gpus.into_iter().flatten().zip(free).collect();
-    let problems = problems(&libraries, &gpus);
+    let (libraries, found) = (cuda::libraries(), cuda::gpus());
+    let free = |gpu: &Gpu| cuda::free_bytes(gpu.ordinal);
+    let gpus: Vec<(Gpu, _)> = found.iter().flatten().map(|gpu| (gpu.clone(), free(gpu))).collect();
+    let problems = problems(&libraries, found.as_ref().err(), &gpus);
     if args.json {
         return json_line(&as_json(&libraries, &gpus, &problems));
     }
@@ -75,9 +75,14 @@ fn named(libraries: &Libraries) -> [(&'static str, Found<'_>); 3] {
     ]
 }
 
-/// Returns what cannot be used and what to do, each once. Without a driver nothing else matters.
-fn problems(libraries: &Libraries, gpus: &[(Gpu, lapidary_kernels::Result<u64>)]) -> Vec<String> {
-    if let Err(error) = &libraries.driver {
+/// Returns what cannot be used and what to do, each once. Without a driver that works, nothing else matters. `failed` is
+/// why the driver does not list the GPUs.
+fn problems(
+    libraries: &Libraries,
+    failed: Option<&lapidary_kernels::Error>,
+    gpus: &[(Gpu, lapidary_kernels::Result<u64>)],
+) -> Vec<String> {
+    if let Some(error) = libraries.driver.as_ref().err().or(failed) {
         return vec![format!("no GPU can be used: {error}")];
     }
     let mut problems = Vec::new();
@@ -121,4 +126,21 @@ fn as_json(libraries: &Libraries, gpus: &[(Gpu, lapidary_kernels::Result<u64>)],
         "problems": problems,
         "auto": Devices::auto().to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use lapidary_kernels::{Error, Version};
+
+    use super::*;
+
+    #[test]
+    fn a_driver_that_fails_is_not_a_machine_without_gpus() {
+        let found = |major| Ok(Version { major, minor: 0 });
+        let libraries = Libraries { driver: found(13), compiler: found(13), blas: found(13) };
+        let failed = Error::Cuda { call: "counting GPUs", name: "CUDA_ERROR_UNKNOWN".into(), advice: "run nvidia-smi" };
+        let said = problems(&libraries, Some(&failed), &[]).concat();
+        assert!(said.contains("no GPU can be used") && said.contains("CUDA_ERROR_UNKNOWN"), "{said}");
+        assert!(problems(&libraries, None, &[]).concat().contains("the driver finds no GPU"));
+    }
 }
