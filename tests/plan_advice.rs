@@ -39,6 +39,11 @@ fn kinds_of_devices_stand_side_by_side() {
 
 #[test]
 fn wrong_kinds_are_errors() {
+    let (_, _, stderr) = planned(&["--fit-on", "tpu"]);
+    assert!(stderr.contains("--fit-on cannot be `tpu`"), "{stderr}");
+    let batches = ["plan", "--data", "builtin:karate", "--batch", "8", "--fanout", "2,2", "--fit-on", "h100"];
+    let (code, _, stderr) = run(&batches);
+    assert!(code == Some(2) && stderr.contains("--batch"), "plans are of whole graphs: {stderr}");
     for (kinds, said) in [("tpu", "`tpu`: expected cpu, cuda:0, h200"), ("24XB", "rtx4090,h100,24GB"), ("", "expected")]
     {
         let (code, stdout, stderr) = planned(&["--fit-on", kinds]);

@@ -33,6 +33,16 @@ impl<'a> Kind<'a> {
         }
     }
 
+    /// Makes the error of a profile that does not exist name the flag.
+    fn explained(&self, error: Error) -> Error {
+        match (self, error) {
+            (Self::Profile(_), Error::Value { option: "profile", value, expected }) => {
+                Error::Value { option: "fit_on", value, expected }
+            }
+            (_, error) => error,
+        }
+    }
+
     fn dry_run<'b>(&self, dry_run: &DryRun<'b>) -> DryRun<'b> {
         match self {
             Self::Profile(name) => dry_run.clone().profile(*name),
@@ -51,7 +61,7 @@ pub(super) fn run(words: &str, dry_run: &DryRun<'_>, as_json: bool) -> Result<bo
     let mut shown = table(["device", "memory", "fits", "tiles", "copies", "peak", "epoch"]);
     let mut fits = false;
     for kind in &kinds {
-        let forecast = kind.dry_run(dry_run).run()?;
+        let forecast = kind.dry_run(dry_run).run().map_err(|error| kind.explained(error))?;
         let outcome = &forecast.policies.last().expect("there is a policy").outcome;
         fits |= outcome.is_ok();
         let memory = forecast.device_memory;

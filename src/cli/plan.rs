@@ -91,7 +91,7 @@ pub(super) struct PlanArgs {
     weights: Weighings,
     /// Plan for several kinds of devices instead, side by side: profiles and sizes (with the speed of --profile), such as
     /// rtx4090,h100,24GB
-    #[arg(long, value_name = "KINDS", conflicts_with_all = ["tasks", "explain", "compare", "device_memory"],
+    #[arg(long, value_name = "KINDS", conflicts_with_all = ["tasks", "explain", "compare", "device_memory", "batch"],
           help_heading = "Plan")]
     fit_on: Option<String>,
     /// Print the steps of each plan; with --json on standard error
