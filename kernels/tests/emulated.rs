@@ -75,19 +75,19 @@ fn most_of_the_battery() {
 }
 
 #[test]
-#[ignore = "full: the emulator takes minutes for these tests"]
+#[ignore = "full: the slowest tests of a device take a minute over the emulator"]
 fn the_rest_of_the_battery() {
     passes(Emulated::default(), &SLOWEST, 8);
 }
 
 #[test]
-#[ignore = "full: the emulator takes minutes for all tests of a device"]
+#[ignore = "full: all tests of a device take two minutes over the emulator"]
 fn the_whole_battery_in_another_order_with_an_emulated_blas() {
     passes(Emulated { seed: 1, blas: true, ..Emulated::default() }, &[], 40);
 }
 
 #[test]
-#[ignore = "full: the emulator takes minutes for all tests of a device"]
+#[ignore = "full: all tests of a device take four minutes with AddressSanitizer"]
 fn the_whole_battery_in_a_third_order_with_address_sanitizer() {
     passes(Emulated { seed: 2, sanitized: true, ..Emulated::default() }, &[], 40);
 }
@@ -95,7 +95,7 @@ fn the_whole_battery_in_a_third_order_with_address_sanitizer() {
 /// Wide rows do not fit into this cache, so gathers also run by groups of columns. The gather tests compare the bits
 /// with those of the CPU.
 #[test]
-#[ignore = "full: the emulator takes long for wide gathers"]
+#[ignore = "full: wide gathers take 40 s over the emulator"]
 fn gathers_over_a_small_cache_are_the_same() {
     passes(Emulated { seed: 3, cache: Some(16 << 10), ..Emulated::default() }, &["gather"], 4);
 }
@@ -104,7 +104,7 @@ fn gathers_over_a_small_cache_are_the_same() {
 /// columns have more than one slice here, so an error planted in later slices is visible exactly in the runs that used
 /// them.
 #[test]
-#[ignore = "full: compiles changed kernels, and runs gathers four times"]
+#[ignore = "full: compiles changed kernels, and runs gathers four times: 4 s"]
 fn gathers_by_some_columns_run_where_they_are_faster_and_are_right() {
     let test = ["some_columns_at_a_time"];
     let store = "write_output<VECTOR>(a.out, a.steps.wide, row * a.d + column[t], cell[t])";
@@ -153,7 +153,7 @@ fn a_missing_barrier_is_found() {
 }
 
 #[test]
-#[ignore = "full: compiles changed kernels"]
+#[ignore = "full: compiles changed kernels with and without the fault: 5 s"]
 fn a_barrier_that_some_threads_do_not_reach_is_found() {
     let plant =
         "    __syncthreads();\n    if (warp == 0 && c < a.d) {=>    if (warp == 0 && c < a.d) {\n    __syncthreads();";
@@ -161,7 +161,7 @@ fn a_barrier_that_some_threads_do_not_reach_is_found() {
 }
 
 #[test]
-#[ignore = "full: compiles changed kernels"]
+#[ignore = "full: compiles changed kernels with and without the fault: 2 s"]
 fn scores_that_are_read_too_early_are_found() {
     let plant =
         "write_scores<V2>(a, s, chunk, count, to);\n        __syncwarp();=>write_scores<V2>(a, s, chunk, count, to);";
@@ -175,14 +175,14 @@ fn a_read_out_of_bounds_is_found() {
 }
 
 #[test]
-#[ignore = "full: compiles changed kernels"]
+#[ignore = "full: compiles changed kernels with and without the fault: 9 s"]
 fn a_wrong_shuffle_is_found() {
     let plant = "x += __shfl_xor_sync(ALL_LANES, x, step)=>x += __shfl_xor_sync(ALL_LANES, x, step / 2)";
     finds(plant, false, &["layer_norm_and_its_gradients"], "layer_norm");
 }
 
 #[test]
-#[ignore = "full: compiles changed kernels"]
+#[ignore = "full: compiles changed kernels with and without the fault: 8 s"]
 fn a_shuffle_from_a_lane_that_is_not_there_is_found() {
     let plant = "x += __shfl_xor_sync(ALL_LANES, x, step)=>x += __shfl_xor_sync(0xffffu, x, step)";
     finds(plant, false, &["layer_norm_and_its_gradients"], "emulated: a lane is not in its own mask");
