@@ -17,24 +17,22 @@ class GatherLimit:
     kernels: str
     storage: str
     instructions: int | None  # for four edges, with all branches
-    between: int | None  # branches and stores between the first and the last load of an index
-    is_required: bool  # else it is only reported
+    between: int  # branches and stores between the first and the last load of an index
 
 
-# ---- Switch `is_required` on as soon as the kernels meet a limit. ----
 GATHER_LIMITS = [
     # No gather waits for a branch between the loads of its indices.
-    GatherLimit(r"gather_.*", "f32", None, 0, is_required=True),
-    GatherLimit(r"gather_.*", "bf16", None, 0, is_required=True),
+    GatherLimit(r"gather_.*", "f32", None, 0),
+    GatherLimit(r"gather_.*", "bf16", None, 0),
     # Sources of one matrix: no halo and no window.
-    GatherLimit(r"gather_4x1", "f32", 80, 0, is_required=True),
+    GatherLimit(r"gather_4x1", "f32", 80, 0),
     # Sources of a window, or of a matrix and its halo.
-    GatherLimit(r"gather_split_4x1", "f32", 150, 0, is_required=True),
+    GatherLimit(r"gather_split_4x1", "f32", 150, 0),
 ]
 
 
 def broken(key, figures):
-    """Yields what a kernel breaks of that which always holds."""
+    """Yields what is wrong with the machine code of a kernel."""
     file, kernel, storage, _ = key
     if figures.used.local_bytes:
         yield f"it spills or uses local memory: {figures.used.local_bytes} bytes"
@@ -45,18 +43,17 @@ def broken(key, figures):
         bits = vector * (32 if storage == "f32" else 16)
         if f"x{bits}" not in figures.loop.row_loads:
             yield f"it does not load {bits} bits of a row at once, but {figures.loop.row_loads}"
+        yield from _beyond(kernel, storage, figures.loop)
 
 
-def beyond(key, figures):
-    """Yields whether it is required, and what a gather exceeds, for each of GATHER_LIMITS."""
-    _, kernel, storage, _ = key
+def _beyond(kernel, storage, loop):
+    """Yields which of GATHER_LIMITS a gather exceeds."""
     for limit in GATHER_LIMITS:
-        if not is_gather(kernel) or limit.storage != storage or not re.fullmatch(limit.kernels, kernel):
+        if limit.storage != storage or not re.fullmatch(limit.kernels, kernel):
             continue
-        loop = figures.loop
         for_four = loop.instructions * 4 / loop.edges
         if limit.instructions is not None and for_four > limit.instructions:
-            yield limit.is_required, f"{for_four:g} instructions for four edges, of at most {limit.instructions}"
-        if limit.between is not None and loop.branches + loop.stores > limit.between:
+            yield f"{for_four:g} instructions for four edges, of at most {limit.instructions}"
+        if loop.branches + loop.stores > limit.between:
             said = f"{loop.branches} branches and {loop.stores} stores between the loads of indices"
-            yield limit.is_required, f"{said}, of at most {limit.between}"
+            yield f"{said}, of at most {limit.between}"

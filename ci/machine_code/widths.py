@@ -1,7 +1,6 @@
 """Chooses the gather kernel for a width as the host does, and counts what a warp issues per edge.
 
-The same choice is in `kernels/src/cuda/`: `Width` in `rows.rs` and `launch_gather` in `gather.rs`. A test there compares
-the table with it.
+The same choice is `Division` in `kernels/src/cuda/gather_kernel.rs`. A test there compares the table with it.
 """
 
 from dataclasses import dataclass
