@@ -1,6 +1,5 @@
 //! The dry run: `lapidary plan` on data and shapes, compared with real runs.
 
-use crate::common::MODELS;
 use crate::common::curve::peaks_within_plan;
 use assert_cmd::Command;
 use lapidary::forecast::{DryRun, Shape, Subject};
@@ -65,7 +64,7 @@ fn figure_10_of_roc() {
 
 #[test]
 fn a_steady_epoch_moves_nothing_where_there_is_room_and_less_with_every_step_of_it() {
-    for model in MODELS {
+    for model in ["gcn", "sage", "gat"] {
         let lines =
             lines(&["--shape", "100000,2000000,128,16", "--model", model, "--hidden", "64", "--profile", "a100"]);
         assert_eq!(plans(&lines)[0]["bytes_to_device"], 0);
@@ -203,7 +202,7 @@ fn more_memory_is_no_worse(cases: &[(Model, Shape, usize)]) {
             assert!(less.tiles >= more.tiles && less.bytes() >= more.bytes(), "{about}");
             assert!(less.epoch_seconds >= more.epoch_seconds, "{about}");
         }
-        for point in &forecast.curve {
+        for point in forecast.curve.iter().step_by(3) {
             let planned = dry_run.clone().device_memory(ByteSize::b(point.device_memory)).run().unwrap();
             let plan = planned.policies[0].outcome.as_ref().unwrap();
             // A run plans with more effort than the curve.

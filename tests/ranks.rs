@@ -127,7 +127,7 @@ fn a_rank_may_have_several_devices_and_little_memory() {
     let data = Dataset::builtin("planted").unwrap();
     let model = model("gcn", &data);
     let peak = train(&model, &data, simulated(4), 1).peaks.into_iter().max().unwrap();
-    for memory in [peak, peak / 2, peak / 6] {
+    for memory in [peak, peak / 2] {
         let options = |devices: usize| simulated(devices).device_memory(ByteSize::b(memory));
         let parts = train(&model, &data, options(4), 3);
         for curve in on_ranks(2, |ranks| train(&model, &data, options(2).ranks(ranks), 3)) {

@@ -29,6 +29,29 @@ const SLOWEST: [&str; 6] = [
     "windows_of_attention",
 ];
 
+/// Returns the tests that together run every kernel; in `ci/long`, no filter.
+pub fn every_kernel() -> &'static [&'static str] {
+    const EVERY_KERNEL: [&str; 11] = [
+        "a_gather_has_the_same_bits",
+        "gathers_in_bf16_are",
+        "windows_of_attention",
+        "cells_rows_and_columns",
+        "linear_and_its_gradients",
+        "edge_values",
+        "packed_rows",
+        "losses_and_counts",
+        "layer_norm_and_its_gradients",
+        "optimizers::",
+        "peers::",
+    ];
+    if is_long() { &[] } else { &EVERY_KERNEL }
+}
+
+/// Whether this is a run of `ci/long`.
+pub fn is_long() -> bool {
+    std::env::var_os("LAPIDARY_LONG").is_some()
+}
+
 /// Runs the tests whose names contain one of `filters`, in a separate process. Without filters, runs all tests. A
 /// filter that begins with `!` leaves tests out.
 pub fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
@@ -87,9 +110,9 @@ fn the_whole_battery_in_another_order_with_an_emulated_blas() {
 }
 
 #[test]
-#[ignore = "full: all tests of a device take four minutes with AddressSanitizer"]
-fn the_whole_battery_in_a_third_order_with_address_sanitizer() {
-    passes(Emulated { seed: 2, sanitized: true, ..Emulated::default() }, &[], 40);
+#[ignore = "full: AddressSanitizer takes a minute for every kernel"]
+fn every_kernel_in_a_third_order_with_address_sanitizer() {
+    passes(Emulated { seed: 2, sanitized: true, ..Emulated::default() }, every_kernel(), 14);
 }
 
 /// Wide rows do not fit into this cache, so gathers also run by groups of columns. The gather tests compare the bits

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::common::emulator::{self, Emulated};
-use crate::emulated::{passes, run};
+use crate::emulated::{every_kernel, is_long, passes, run};
 
 /// Returns what a program printed.
 fn text(output: &Output) -> String {
@@ -42,11 +42,6 @@ fn every_fault_is_found(seeds: std::ops::Range<u64>) {
 #[test]
 fn every_planted_fault_is_found_in_every_order() {
     every_fault_is_found(0..if is_long() { 100 } else { 10 });
-}
-
-/// Whether ci/long runs the tests.
-fn is_long() -> bool {
-    std::env::var_os("LAPIDARY_LONG").is_some()
 }
 
 /// Faults planted in the kernels: the change, a test that runs the kernel, and what must be said.
@@ -93,29 +88,11 @@ fn faults_in_kernels_are_found_in_every_order() {
     is_found_in_kernels(&IN_KERNELS, 0..if is_long() { 10 } else { 1 });
 }
 
-/// The tests that together run every kernel; in ci/long, all tests.
-fn looked_at() -> &'static [&'static str] {
-    const EVERY_KERNEL: [&str; 11] = [
-        "a_gather_has_the_same_bits",
-        "gathers_in_bf16_are",
-        "windows_of_attention",
-        "cells_rows_and_columns",
-        "linear_and_its_gradients",
-        "edge_values",
-        "packed_rows",
-        "losses_and_counts",
-        "layer_norm_and_its_gradients",
-        "optimizers::",
-        "peers::",
-    ];
-    if is_long() { &[] } else { &EVERY_KERNEL }
-}
-
 #[test]
 #[ignore = "full: the race checker takes almost three minutes for every kernel"]
 fn kernels_have_no_race_and_no_missing_wait() {
     if is_long() {
-        passes(Emulated { races: true, ..Emulated::default() }, looked_at(), 14);
+        passes(Emulated { races: true, ..Emulated::default() }, every_kernel(), 14);
     }
-    passes(Emulated { seed: 1, races: true, blas: true, ..Emulated::default() }, looked_at(), 14);
+    passes(Emulated { seed: 1, races: true, blas: true, ..Emulated::default() }, every_kernel(), 14);
 }
