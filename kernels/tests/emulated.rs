@@ -104,9 +104,9 @@ fn the_rest_of_the_battery() {
 }
 
 #[test]
-#[ignore = "full: all tests of a device take two minutes over the emulator"]
-fn the_whole_battery_in_another_order_with_an_emulated_blas() {
-    passes(Emulated { seed: 1, blas: true, ..Emulated::default() }, &[], 40);
+#[ignore = "full: every kernel takes half a minute over the emulator"]
+fn every_kernel_in_another_order_with_an_emulated_blas() {
+    passes(Emulated { seed: 1, blas: true, ..Emulated::default() }, every_kernel(), 14);
 }
 
 #[test]
