@@ -52,8 +52,8 @@ pub use dataset::{Arrays, Dataset, FeatureNorm};
 pub use error::{Error, LockHolder, NotFinite, Result};
 pub use graph::{Graph, VertexOrder};
 pub use infer::{
-    Accuracy, GraphPrediction, LivePredictions, ModelRecord, Position, Prediction, Predictions, Predictor,
-    PreparedPredictor, Update,
+    Accuracy, Classes, GraphPrediction, LivePredictions, ModelRecord, Position, Prediction, Predictions, Predictor,
+    PreparedPredictor, SplitPredictions, Update,
 };
 pub use lapidary_cost_model::Profile;
 pub use lapidary_data::{dataset, graph, partition, sample};

@@ -59,6 +59,7 @@ mod peers;
 mod plan;
 mod plan_advice;
 mod plan_tasks;
+mod predictions;
 mod program;
 mod ranks;
 mod reorder;

@@ -119,6 +119,11 @@ impl DtypeArg {
 }
 
 impl ModelArgs {
+    /// Returns the width of the hidden layers.
+    pub(super) fn hidden(&self) -> usize {
+        self.hidden
+    }
+
     /// Returns the model for `features` input columns and `classes` output columns.
     ///
     /// # Errors

@@ -22,9 +22,10 @@ use lapidary_kernels::StorageType;
 use serde::{Deserialize, Serialize};
 
 use super::digests::{DIGESTS_FILE, digests_text};
-use crate::dataset::FeatureNorm;
+use crate::bind::label_kind;
+use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
-use crate::model::ModelConfig;
+use crate::model::{LabelKind, ModelConfig};
 use crate::plain_file;
 
 pub(crate) const MODEL_FILE: &str = "model.safetensors";
@@ -51,6 +52,26 @@ pub struct ModelRecord {
     /// Width of the learned row of each vertex, if the model reads these instead of features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<usize>,
+    /// The classes that the model predicts; `None` in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<Classes>,
+}
+
+/// The classes that a model predicts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Classes {
+    /// Whether a vertex has one class or several.
+    pub labels: LabelKind,
+    /// Their names, if the data that the model was trained on has names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names: Option<Vec<String>>,
+}
+
+impl Classes {
+    /// Returns the classes of a dataset.
+    pub(crate) fn of(data: &Dataset) -> Self {
+        Self { labels: label_kind(data), names: data.class_names().map(<[String]>::to_vec) }
+    }
 }
 
 /// Serializes a [`StorageType`] as its name.

@@ -10,7 +10,7 @@ use lapidary_kernels::{Matmul, StorageType};
 use ndarray::Array2;
 use serde::Deserialize;
 
-use super::checkpoint::{COST_MODEL_FILE, ModelRecord, RUN_FILE, weights_to_use};
+use super::checkpoint::{COST_MODEL_FILE, Classes, ModelRecord, RUN_FILE, weights_to_use};
 use super::digests::Checkpoint;
 use super::pass::Pass;
 use super::{Accuracy, PreparedPredictor};
@@ -66,6 +66,8 @@ pub struct Predictor {
     is_embedded: bool,
     /// The data that a learned embedding has rows for, if it is known.
     pub(super) trained_on: Option<TrainedOn>,
+    /// What the columns of the logits are, if a checkpoint tells.
+    classes: Option<Classes>,
 }
 
 impl Predictor {
@@ -96,7 +98,8 @@ impl Predictor {
         weights.check(&model.config().name, &parameters)?;
         let options = RunOptions::default();
         let (model, dtype, cost_model, outputs) = (model.clone(), StorageType::F32, None, Vec::new());
-        Ok(Self { model, weights, feature_norm, dtype, options, cost_model, outputs, is_embedded, trained_on: None })
+        let (trained_on, classes) = (None, None);
+        Ok(Self { model, weights, feature_norm, dtype, options, cost_model, outputs, is_embedded, trained_on, classes })
     }
 
     /// Opens a checkpoint: a folder that [`crate::Trainer::save`] wrote, of which the best epoch is used, otherwise the
@@ -116,7 +119,7 @@ impl Predictor {
             other => other.into(),
         })?;
         let made = Self::new(&model, weights, Some(record.feature_norm))?;
-        Ok(made.dtype(record.dtype).cost_model(cost_model).trained_on(trained_on))
+        Ok(made.dtype(record.dtype).cost_model(cost_model).trained_on(trained_on).classes(record.classes))
     }
 
     /// Opens a checkpoint like [`Predictor::open`], for a custom model.
@@ -131,7 +134,7 @@ impl Predictor {
             _ => model,
         };
         let made = Self::new(model, weights, Some(record.feature_norm))?;
-        Ok(made.dtype(record.dtype).cost_model(cost_model).trained_on(trained_on))
+        Ok(made.dtype(record.dtype).cost_model(cost_model).trained_on(trained_on).classes(record.classes))
     }
 
     /// Loads a safetensors file with PyG's names, for the built-in model `model`. The number of layers and the widths
@@ -183,6 +186,18 @@ impl Predictor {
     pub fn edge_weights(mut self, on: bool) -> Self {
         self.model = self.model.edge_weights(on);
         self
+    }
+
+    /// Sets what the columns of the logits are.
+    pub(crate) fn classes(mut self, classes: Option<Classes>) -> Self {
+        self.classes = classes;
+        self
+    }
+
+    /// Returns the classes that the columns of the logits for `data` stand for: those of the training run, if a checkpoint
+    /// tells, otherwise those of `data`.
+    pub fn classes_for(&self, data: &Dataset) -> Classes {
+        self.classes.clone().unwrap_or_else(|| Classes::of(data))
     }
 
     /// Sets the data that a learned embedding has rows for.

@@ -8,6 +8,7 @@ use crate::program::{
     RowSpace, RowStep, Score, TensorId, TensorType, WeightDropout,
 };
 use lapidary_kernels::StorageType;
+use serde::{Deserialize, Serialize};
 
 /// The purpose of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +49,13 @@ impl FeatureKind {
 }
 
 /// The kind of label, which decides the default loss and the accuracy metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LabelKind {
     /// One class per vertex: softmax cross-entropy, accuracy.
+    #[serde(rename = "single")]
     Class,
     /// Several classes per vertex: sigmoid cross-entropy, micro-F1.
+    #[serde(rename = "multi")]
     Multi,
 }
 

@@ -458,9 +458,9 @@ impl Trainer {
         if options.partition.learns() {
             options.partition = Partition::default();
         }
-        let ModelRecord { feature_norm, dtype, .. } = self.record.model;
+        let ModelRecord { feature_norm, dtype, ref classes, .. } = self.record.model;
         let predictor = Predictor::new(&self.model, weights, Some(feature_norm))?.dtype(dtype);
-        let predictor = predictor.options(options).cost_model(self.learned());
+        let predictor = predictor.options(options).cost_model(self.learned()).classes(classes.clone());
         Ok(match self.embedding {
             Some(_) => {
                 let (dataset, graph) = (self.record.dataset.clone(), Some(self.data.fingerprint().graph.clone()));

@@ -45,6 +45,7 @@ pub use features::{Dense, FeatureNorm, Features, Sparse};
 pub use fingerprint::Fingerprint;
 pub use info::{DegreeInfo, DegreeRange, EdgeWeightInfo, FeatureInfo, Info, LabelInfo, SkewInfo, SplitInfo};
 pub use labels::Labels;
+pub use names::VertexNames;
 pub use row_file::RowFile;
 pub use split::{NONE, RandomSplit, TEST, TRAIN, VAL};
 

@@ -1,10 +1,13 @@
-//! The files beside a dataset with the original names of its vertices. Nothing here reads what the names are.
+//! The original names of vertices, in files beside a dataset.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 
+use lapidary_arrays::Shared;
+
 use super::error::{Error, Result};
-use super::mmap;
+use super::mmap::{self, Bytes};
 use super::npy::{self, Dtype};
 use super::open::open_if_there;
 use super::write::put_file;
@@ -17,37 +20,79 @@ pub(crate) const NUMBERS_FILE: &str = "vertex_ids.npy";
 /// The file of other names in a dataset directory.
 pub(crate) const NAMES_FILE: &str = "vertex_names.txt";
 
+/// The names that the vertices of a dataset had in the files that it was imported from.
+pub struct VertexNames(Kind);
+
+enum Kind {
+    Numbers(Shared<i64>),
+    /// The text, and where each line of it starts and the last one ends.
+    Lines(Bytes, Vec<u64>),
+}
+
+impl VertexNames {
+    /// Opens the names in the dataset directory `dir`, which has `vertices` vertices. Returns `None` if it has no names.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if there is not one name per vertex; those of reading an array; [`Error::Io`].
+    /// # Cost
+    /// O(size of the file) for text, of which 8 bytes per vertex stay in memory.
+    pub fn open(dir: &Path, vertices: usize) -> Result<Option<Self>> {
+        if let Some(npy) = open_if_there(dir, NUMBERS, &[Dtype::I64], "int64 ('<i8')")? {
+            npy.expect_len(vertices, "one id per vertex")?;
+            return Ok(Some(Self(Kind::Numbers(npy.array()))));
+        }
+        let path = dir.join(NAMES_FILE);
+        if matches!(path.try_exists(), Ok(false)) {
+            return Ok(None);
+        }
+        let text = mmap::map(&path, "it was there a moment ago")?;
+        let starts = line_starts((*text).as_ref(), vertices).map_err(|found| {
+            let expected = format!("[{vertices}] (one line per vertex)");
+            Error::Shape { file: path.display().to_string(), found: vec![found], expected }
+        })?;
+        Ok(Some(Self(Kind::Lines(text, starts))))
+    }
+
+    /// Returns the name of a vertex: a line of a file, which need not be UTF-8, or a number.
+    ///
+    /// # Panics
+    /// If there is no such vertex.
+    pub fn get(&self, vertex: usize) -> Cow<'_, [u8]> {
+        match &self.0 {
+            Kind::Numbers(ids) => ids[vertex].to_string().into_bytes().into(),
+            Kind::Lines(text, starts) => {
+                let line = &(**text).as_ref()[starts[vertex] as usize..starts[vertex + 1] as usize];
+                line.strip_suffix(b"\n").unwrap_or(line).into()
+            }
+        }
+    }
+}
+
 /// Writes the names of the vertices of the dataset directory `from` to the directory `to`, in another order. Does nothing
 /// if there are no names.
 ///
 /// # Errors
-/// [`Error::Shape`] if there is not one name per vertex; those of reading an array; [`Error::Io`].
+/// Those of [`VertexNames::open`].
 /// # Cost
 /// O(size of the files); 8 bytes per vertex.
 pub(crate) fn relabel(from: &Path, order: &Permutation, to: &Path) -> Result<()> {
     let vertices = order.old_of_new().len();
-    if let Some(npy) = open_if_there(from, NUMBERS, &[Dtype::I64], "int64 ('<i8')")? {
-        npy.expect_len(vertices, "one id per vertex")?;
-        let ids = order.rows(&npy.array::<i64>(), 1);
-        put_file(&to.join(NUMBERS_FILE), |to| npy::write(to, Dtype::I64, &[vertices], &ids))?;
+    match VertexNames::open(from, vertices)?.map(|names| names.0) {
+        None => Ok(()),
+        Some(Kind::Numbers(ids)) => {
+            let ids = order.rows(&ids, 1);
+            put_file(&to.join(NUMBERS_FILE), |to| npy::write(to, Dtype::I64, &[vertices], &ids))
+        }
+        Some(lines) => {
+            let lines = VertexNames(lines);
+            put_file(&to.join(NAMES_FILE), |to| {
+                order.old_of_new().iter().try_for_each(|&old| {
+                    to.write_all(&lines.get(old as usize))?;
+                    to.write_all(b"\n")
+                })
+            })
+        }
     }
-    let path = from.join(NAMES_FILE);
-    if matches!(path.try_exists(), Ok(false)) {
-        return Ok(());
-    }
-    let bytes = mmap::map(&path, "it was there a moment ago")?;
-    let text: &[u8] = (*bytes).as_ref();
-    let starts = line_starts(text, vertices).map_err(|found| {
-        let expected = format!("[{vertices}] (one line per vertex)");
-        Error::Shape { file: path.display().to_string(), found: vec![found], expected }
-    })?;
-    put_file(&to.join(NAMES_FILE), |to| {
-        order.old_of_new().iter().try_for_each(|&old| {
-            let line = &text[starts[old as usize] as usize..starts[old as usize + 1] as usize];
-            to.write_all(line.strip_suffix(b"\n").unwrap_or(line))?;
-            to.write_all(b"\n")
-        })
-    })
 }
 
 /// Returns where each of `lines` lines starts, and where the last one ends. The end of the last line may be missing.

@@ -7,7 +7,8 @@ use std::time::Instant;
 use comfy_table::Table;
 use serde_json::{Value, json};
 
-use super::{InferArgs, score_name, unwritten, write_logits};
+use super::predictions::{Format, Names, Predicted, Table as PredictionTable, unwritten, write_logits};
+use super::{InferArgs, score_name};
 use crate::bind::label_kind;
 use crate::cli::output::{align, bar, count, facts, json_line, percent, print, seconds, table};
 use crate::dataset::Dataset;
@@ -30,12 +31,53 @@ struct Total {
     pass_seconds: f64,
 }
 
-/// Predicts for the datasets one after the other, writes the logits of each if requested, and prints a report.
-pub(super) fn run(args: &InferArgs, predictor: &Predictor, ranks: &Ranks) -> Result<()> {
-    let files = args.out.as_deref().map(|folder| files_in(folder, &args.data)).transpose()?;
-    if let Some(folder) = args.out.as_deref().filter(|_| ranks.is_first()) {
-        std::fs::create_dir_all(folder).map_err(unwritten(folder))?;
+/// Where predictions go.
+enum Out {
+    Nowhere,
+    /// A file of logits for each dataset.
+    Files(Vec<PathBuf>),
+    Table(PredictionTable),
+}
+
+impl Out {
+    /// Makes the folder or opens the table, on the first rank.
+    fn create(args: &InferArgs, format: Option<Format>, ranks: &Ranks) -> Result<Self> {
+        let Some((path, format)) = args.out.as_deref().zip(format) else { return Ok(Self::Nowhere) };
+        match format {
+            Format::Npy => {
+                let files = files_in(path, &args.data)?;
+                if !ranks.is_first() {
+                    return Ok(Self::Nowhere);
+                }
+                std::fs::create_dir_all(path).map_err(unwritten(path))?;
+                Ok(Self::Files(files))
+            }
+            Format::Table(_) if !ranks.is_first() => Ok(Self::Nowhere),
+            Format::Table(separator) => PredictionTable::create(path, separator, args.scores, true).map(Self::Table),
+        }
     }
+
+    /// Writes the predictions for the dataset number `i`.
+    fn write(&mut self, i: usize, spec: &str, predictor: &Predictor, prediction: &GraphPrediction) -> Result<()> {
+        let (data, logits) = (&prediction.data, prediction.logits.view());
+        match self {
+            Self::Nowhere => Ok(()),
+            Self::Files(files) => {
+                let path = &files[i];
+                let file = OutputFile::create(path).map_err(unwritten(path))?;
+                write_logits(file, logits, data.permutation()).map_err(unwritten(path))
+            }
+            Self::Table(table) => {
+                let names = Names::open(spec, data)?;
+                table.write(predictor, &Predicted { spec, data, names: &names, logits })
+            }
+        }
+    }
+}
+
+/// Predicts for the datasets one after the other, writes the predictions for each if requested, and prints a report.
+pub(super) fn run(args: &InferArgs, format: Option<Format>, predictor: &Predictor, ranks: &Ranks) -> Result<()> {
+    let mut out = Out::create(args, format, ranks)?;
     let (start, bar) = (Instant::now(), bar(args.data.len() as u64, args.json));
     bar.set_prefix("predicting");
     let load = |spec: &String| {
@@ -49,10 +91,7 @@ pub(super) fn run(args: &InferArgs, predictor: &Predictor, ranks: &Ranks) -> Res
     for (i, spec) in args.data.iter().enumerate() {
         let Some(prediction) = predictions.next() else { break };
         let prediction = prediction?;
-        if let Some(path) = files.as_ref().map(|files| &files[i]).filter(|_| ranks.is_first()) {
-            let file = OutputFile::create(path).map_err(unwritten(path))?;
-            write_logits(file, prediction.logits.view(), prediction.data.permutation()).map_err(unwritten(path))?;
-        }
+        out.write(i, spec, predictor, &prediction)?;
         total.add(&prediction);
         bar.inc(1);
         if args.json {
@@ -66,6 +105,9 @@ pub(super) fn run(args: &InferArgs, predictor: &Predictor, ranks: &Ranks) -> Res
         }
     }
     bar.finish_and_clear();
+    if let Out::Table(table) = out {
+        table.finish()?;
+    }
     total.scores = predictions.accuracies().map(|(kind, accuracy)| (score_name(kind), accuracy)).collect();
     (total.passes, total.pass_seconds) = (predictions.batches(), predictions.seconds());
     summarise(args, &total, rows, start.elapsed().as_secs_f64())
@@ -159,8 +201,9 @@ fn summarise(args: &InferArgs, total: &Total, graphs: Table, took: f64) -> Resul
     let each = seconds(total.pass_seconds / datasets as f64);
     rows.push(("computing", format!("{took_passes} in {passes} {word}, {each} a dataset")));
     rows.push(("with reading", seconds(took)));
-    if let Some(folder) = &args.out {
-        rows.push(("logits", folder.join("*.npy").display().to_string()));
+    if let Some(out) = &args.out {
+        let files = if Format::of(out)? == Format::Npy { &out.join("*.npy") } else { out };
+        rows.push(("predictions", files.display().to_string()));
     }
     print(&format!("\n{}", facts(&rows)))
 }

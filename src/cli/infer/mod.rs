@@ -1,21 +1,22 @@
 //! `lapidary infer`.
 
 mod many;
+mod metrics;
+mod predictions;
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
-use ndarray::{Array2, ArrayView2};
-use ndarray_npy::WriteNpyExt;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use self::metrics::{Measured, Metric};
+use self::predictions::{Format, Names, Predicted, Scores, Table, unwritten, write_logits};
 use super::DeviceArgs;
 use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use super::reorder::{self, ReorderArgs, reordered};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
-use crate::graph::Permutation;
 use crate::infer::{Prediction, Predictor};
 use crate::model::{LabelKind, Norm};
 use crate::output::OutputFile;
@@ -50,10 +51,17 @@ pub(super) struct InferArgs {
     /// Storage of vertex matrices: f32 or bf16 [default: as in training; with --weights, f32]
     #[arg(long, value_name = "DTYPE", hide_possible_values = true)]
     dtype: Option<DtypeArg>,
-    /// Write the logits to FILE (.npy), f32 of shape [vertices, classes], in the original order if the vertices of DATA were
-    /// relabelled. With several --data: to a folder FILE, one file each, named after DATA
+    /// Write the predictions to FILE: a table of vertex, prediction and probability (.csv, .tsv), or the logits as f32 of
+    /// shape [vertices, classes] (.npy). Vertices have their original names and order. With several --data: to one table
+    /// FILE, or as .npy files named after DATA to a folder FILE
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// In a table, a column for each class: none, probabilities or logits
+    #[arg(long, value_name = "WHAT", default_value = "none", hide_possible_values = true, requires = "out")]
+    scores: Scores,
+    /// Metrics beside the accuracy, on the test vertices: macro-f1, roc-auc, confusion (as scikit-learn defines them)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
+    metric: Vec<Metric>,
     /// Print JSON lines instead of tables
     #[arg(long)]
     json: bool,
@@ -88,48 +96,71 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     if !args.json {
         args.device.say_how_matrices_are_multiplied(predictor.matmul());
     }
-    let [data] = &args.data[..] else {
+    let format = args.out.as_deref().map(Format::of).transpose()?;
+    if args.scores != Scores::None && format == Some(Format::Npy) {
+        return Err(Error::Value {
+            option: "scores",
+            value: args.scores.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
+            expected: "--out is not a table; end its name in .csv or .tsv (an .npy file has the logits)".into(),
+        });
+    }
+    let [spec] = &args.data[..] else {
         if reorder != Reorder::default() {
             return Err(args
                 .reorder
                 .wrong("small graphs fit into the caches in any order; with several --data, leave it out"));
         }
-        return many::run(args, &predictor, ranks);
+        if !args.metric.is_empty() {
+            return Err(Error::Value {
+                option: "metric",
+                value: "given with several --data".into(),
+                expected: "these have the accuracy or the micro-F1 only; give one --data".into(),
+            });
+        }
+        return many::run(args, format, &predictor, ranks);
     };
     // Opens the file first, so that a file that cannot be written is an error before the work.
     let out = args.out.as_deref().filter(|_| ranks.is_first());
-    let out = out.map(|path| OutputFile::create(path).map_err(unwritten(path))).transpose()?;
-    let data = Dataset::load(data)?;
+    let out = out.zip(format).map(|(path, format)| Out::create(path, format, args.scores)).transpose()?;
+    let data = Dataset::load(spec)?;
+    let names = out.as_ref().map(|_| Names::open(spec, &data)).transpose()?;
     let gathers = RunGathers::of_inference(predictor.model(), &profile);
     let data = reordered(reorder, data, &gathers, ranks, args.json)?;
     ranks.agree_on(&data)?;
     let prediction = predictor.run(&data)?;
-    if let (Some(file), Some(path)) = (out, &args.out) {
-        write_logits(file, prediction.logits.view(), data.permutation()).map_err(unwritten(path))?;
+    if let Some((out, names)) = out.zip(names) {
+        out.write(&predictor, &Predicted { spec, data: &data, names: &names, logits: prediction.logits.view() })?;
     }
     let weighted = predictor.uses_edge_weights(&data)?;
-    summarise(args, &data, &prediction, weighted)
+    let measured = Measured::of(&args.metric, &data, &predictor, prediction.logits.view());
+    summarise(args, &data, &prediction, weighted, &measured)
 }
 
-/// Returns the error of logits that cannot be written.
-fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_path_buf();
-    move |source| Error::Io { action: "write the logits", path, source }
+/// The file of the predictions for one dataset.
+enum Out<'a> {
+    Logits(&'a Path, OutputFile),
+    Table(Table),
 }
 
-/// Writes logits. If the vertices were relabelled, the rows are written in the order that they had before.
-fn write_logits(mut file: OutputFile, logits: ArrayView2<'_, f32>, order: Option<&Permutation>) -> std::io::Result<()> {
-    let restored = order.map(|order| {
-        let rows = logits.to_slice().expect("predictions are row-major");
-        Array2::from_shape_vec(logits.dim(), order.restored(rows, logits.ncols())).expect("as many rows as before")
-    });
-    restored.as_ref().map_or_else(|| logits.view(), Array2::view).write_npy(&mut file).map_err(
-        |error| match error {
-            ndarray_npy::WriteNpyError::Io(source) => source,
-            other => std::io::Error::other(other),
-        },
-    )?;
-    file.finish()
+impl<'a> Out<'a> {
+    fn create(path: &'a Path, format: Format, scores: Scores) -> Result<Self> {
+        Ok(match format {
+            Format::Npy => Self::Logits(path, OutputFile::create(path).map_err(unwritten(path))?),
+            Format::Table(separator) => Self::Table(Table::create(path, separator, scores, false)?),
+        })
+    }
+
+    fn write(self, predictor: &Predictor, predicted: &Predicted<'_>) -> Result<()> {
+        match self {
+            Self::Logits(path, file) => {
+                write_logits(file, predicted.logits, predicted.data.permutation()).map_err(unwritten(path))
+            }
+            Self::Table(mut table) => {
+                table.write(predictor, predicted)?;
+                table.finish()
+            }
+        }
+    }
 }
 
 /// Returns the name of the score of a kind of labels, as in JSON.
@@ -140,11 +171,17 @@ fn score_name(labels: LabelKind) -> &'static str {
     }
 }
 
-fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction, weighted: bool) -> Result<()> {
+fn summarise(
+    args: &InferArgs,
+    data: &Dataset,
+    prediction: &Prediction,
+    weighted: bool,
+    measured: &Measured,
+) -> Result<()> {
     let accuracy = prediction.accuracy;
     let score = score_name(prediction.labels);
     if args.json {
-        return json_line(&json!({
+        let mut line = json!({
             "event": "summary",
             "dataset": data.name(),
             "edge_weights": weighted,
@@ -155,7 +192,9 @@ fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction, weighted
             "seconds": prediction.seconds,
             "parts": prediction.parts,
             "part_seconds": prediction.part_seconds,
-        }));
+        });
+        measured.add_to(&mut line);
+        return json_line(&line);
     }
     let mut rows = vec![
         ("data", data.name().to_string()),
@@ -165,16 +204,20 @@ fn summarise(args: &InferArgs, data: &Dataset, prediction: &Prediction, weighted
         ("  test", percent(accuracy.test)),
         ("  validation", percent(accuracy.val)),
         ("  training", percent(accuracy.train)),
-        ("forward pass", seconds(prediction.seconds)),
     ];
+    rows.extend(measured.rows());
+    rows.push(("forward pass", seconds(prediction.seconds)));
     if data.edge_weights().is_some() {
         rows.push(("edge weights", if weighted { "used" } else { "not used" }.to_string()));
     }
     rows.extend(reorder::row(data));
     if let Some(path) = &args.out {
-        rows.push(("logits", path.display().to_string()));
+        rows.push(("predictions", path.display().to_string()));
     }
     print(&facts(&rows))?;
+    if let Some(table) = measured.confusion_table() {
+        print(&format!("\n{table}"))?;
+    }
     if prediction.parts.len() > 1 {
         let mut table = table(["device", "vertices", "kernels"]);
         for (i, ([start, end], took)) in prediction.parts.iter().zip(&prediction.part_seconds).enumerate() {

@@ -465,7 +465,7 @@ impl TrainArgs {
         self.training.eval_fanout.as_deref().map(|text| fanouts("eval_fanout", text)).transpose()
     }
 
-    fn feature_norm(&self) -> Result<Option<FeatureNorm>> {
+    pub(super) fn feature_norm(&self) -> Result<Option<FeatureNorm>> {
         Ok(self.training.feature_norm.as_deref().map(str::parse).transpose()?)
     }
 

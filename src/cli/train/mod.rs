@@ -1,6 +1,7 @@
 //! `lapidary train`.
 
 mod args;
+mod majority;
 mod recovery;
 mod report;
 

@@ -5,6 +5,7 @@ use lapidary_kernels::Matmul;
 use serde_json::json;
 
 use super::args::TrainArgs;
+use super::majority::Majority;
 use crate::bind::uses_edge_weights;
 use crate::cli::device::NOTHING_CUT;
 use crate::cli::output::{self, align, facts, json_line, percent, print, say, seconds, table};
@@ -168,12 +169,14 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
     let epoch_median = median(epoch_seconds.get(1..).unwrap_or_default()).or_else(|| median(epoch_seconds));
     let eval_median = median(done.eval_seconds.get(1..).unwrap_or_default());
     let start_up = trainer.start_up();
+    let majority = Majority::of(data);
     if args.output.json {
         let mut line = json!({
             "event": "summary",
             "dataset": data.name(),
             score_name("test", labels): test,
             score_name("best_val", labels): val,
+            "test_largest_class": majority.as_ref().map(|majority| majority.share),
             "dtype": trainer.dtype().name(),
             "matmul": trainer.matmul().map(Matmul::name),
             "best_epoch": best.map(|b| b.epoch),
@@ -216,14 +219,16 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
     };
     let [read, plan, setup] = [done.read_seconds, start_up.plan_seconds, start_up.setup_seconds].map(seconds);
     let began = format!("reading {read}, planning {plan}, setup {setup}");
-    let mut rows = vec![
-        (test_name, percent(test)),
-        (val_name, percent(val)),
+    let mut rows = vec![(test_name, percent(test)), (val_name, percent(val))];
+    if let Some(Majority { class, share }) = &majority {
+        rows.insert(1, ("  largest class", format!("{} ({class})", percent(Some(*share)))));
+    }
+    rows.extend([
         ("best epoch", best.map_or_else(|| "-".into(), |b| format!("{} of {}", b.epoch, trainer.epoch()))),
         ("median epoch", epoch_median.map_or_else(|| "-".into(), seconds)),
         ("peak memory", ByteSize(peak).to_string()),
         ("start-up", began),
-    ];
+    ]);
     rows.extend(reorder::row(data));
     if let Some(stages) = done.stages {
         rows.push(("batches", format!("{} per epoch; {}", stages.batches, stages_line(&stages))));
@@ -254,6 +259,13 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         rows.push(("checkpoint", dir.display().to_string()));
     }
     print(&facts(&rows))?;
+    if let Some((majority, accuracy)) = majority.zip(test)
+        && let Some(advice) = majority.advice(accuracy, args, data)?
+    {
+        say(advice);
+    } else if best.is_some_and(|best| best.epoch == trainer.epoch() && best.val_accuracy.is_some()) {
+        say("note: the last epoch was the best, so more may be better (--epochs)");
+    }
     if trainer.parts().len() > 1 || to_device + to_host > 0 {
         print(&format!("\n{}", devices_table(trainer)))?;
         let mut table = table(["copies per epoch", "measured", "planned"]);

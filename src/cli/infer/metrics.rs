@@ -1,0 +1,97 @@
+//! What `lapidary infer --metric` measures and shows.
+
+use clap::ValueEnum;
+use ndarray::{Array2, ArrayView2};
+use serde_json::{Value, json};
+
+use super::predictions::named_classes;
+use crate::cli::output::{align, count, one_line, percent, table};
+use crate::dataset::{Dataset, TEST};
+use crate::infer::{Predictor, SplitPredictions};
+
+/// The most classes whose confusion is shown as a table.
+const MOST_CLASSES: usize = 20;
+
+/// A metric on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Metric {
+    MacroF1,
+    RocAuc,
+    Confusion,
+}
+
+/// The metrics of the test vertices that were asked for.
+#[derive(Debug)]
+pub(super) struct Measured {
+    asked: Vec<Metric>,
+    classes: Vec<String>,
+    macro_f1: Option<f64>,
+    roc_auc: Option<f64>,
+    confusion: Option<Array2<u64>>,
+}
+
+impl Measured {
+    /// Measures the predictions `logits` for the test vertices of `data`.
+    pub(super) fn of<'a>(
+        asked: &[Metric],
+        data: &'a Dataset,
+        predictor: &Predictor,
+        logits: ArrayView2<'a, f32>,
+    ) -> Self {
+        let test = (!asked.is_empty()).then(|| SplitPredictions::new(logits, data, TEST)).flatten();
+        let is_asked = |metric| test.as_ref().filter(|_| asked.contains(&metric));
+        Self {
+            asked: asked.to_vec(),
+            classes: named_classes(predictor.classes_for(data).names, logits.ncols()),
+            macro_f1: is_asked(Metric::MacroF1).map(SplitPredictions::macro_f1),
+            roc_auc: is_asked(Metric::RocAuc).and_then(SplitPredictions::roc_auc),
+            confusion: is_asked(Metric::Confusion).and_then(SplitPredictions::confusion),
+        }
+    }
+
+    /// Adds the metrics to a JSON line; one that is not defined is null.
+    pub(super) fn add_to(&self, line: &mut Value) {
+        for metric in &self.asked {
+            let (name, value) = match metric {
+                Metric::MacroF1 => ("test_macro_f1", json!(self.macro_f1)),
+                Metric::RocAuc => ("test_roc_auc", json!(self.roc_auc)),
+                Metric::Confusion => {
+                    let rows = |counts: &Array2<u64>| counts.rows().into_iter().map(|row| row.to_vec()).collect();
+                    ("test_confusion", json!(self.confusion.as_ref().map::<Vec<_>, _>(rows)))
+                }
+            };
+            line[name] = value;
+        }
+    }
+
+    /// Returns the rows of a table of facts.
+    pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
+        let row = |metric: &Metric| match metric {
+            Metric::MacroF1 => Some(("  test macro-F1", percent(self.macro_f1))),
+            Metric::RocAuc => Some(("  test ROC-AUC", percent(self.roc_auc))),
+            Metric::Confusion => None,
+        };
+        self.asked.iter().filter_map(row).collect()
+    }
+
+    /// Formats the confusion matrix, if it was asked for.
+    pub(super) fn confusion_table(&self) -> Option<String> {
+        if !self.asked.contains(&Metric::Confusion) {
+            return None;
+        }
+        let Some(counts) = &self.confusion else {
+            return Some("No confusion matrix: it needs test vertices with one class each.".into());
+        };
+        if counts.nrows() > MOST_CLASSES {
+            return Some(format!("The confusion matrix has {} classes: --json shows it.", counts.nrows()));
+        }
+        let mut shown = table([""]);
+        let names = self.classes.iter().map(|name| one_line(name).into_owned());
+        let title = std::iter::once("test class \\ predicted".to_owned()).chain(names);
+        shown.set_header(title);
+        for (name, row) in self.classes.iter().zip(counts.rows()) {
+            shown.add_row(std::iter::once(one_line(name).into_owned()).chain(row.iter().map(|&n| count(n))));
+        }
+        Some(align(shown))
+    }
+}
