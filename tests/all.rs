@@ -46,6 +46,7 @@ mod library;
 #[cfg(unix)]
 mod limits;
 mod live;
+mod manual;
 mod many_graphs;
 mod misread;
 mod multi_label;

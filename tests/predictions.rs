@@ -241,6 +241,8 @@ fn a_model_that_learned_nothing_is_told_apart() {
     let line: Value =
         serde_json::from_str(succeeds(&["train", "--epochs", "20", "--json"]).lines().last().unwrap()).unwrap();
     assert!(line["test_largest_class"].as_f64().unwrap() < 0.5);
+    let (_, _, errors) = run(&["train", "--epochs", "8"]);
+    assert!(errors.contains("the last epoch was the best"), "{errors}");
     let (_, text, errors) = run(&["train"]);
     assert!(text.contains("largest class") && !errors.contains("hardly better"), "{errors}");
 }

@@ -17,6 +17,7 @@ mod gpu_check;
 mod infer;
 mod kernel_times;
 mod limits;
+mod manual;
 mod model;
 mod output;
 mod partitioner;
@@ -30,7 +31,7 @@ mod train;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use device::DeviceArgs;
 pub use limits::Allocator;
 
@@ -73,6 +74,10 @@ enum Verb {
     /// Inspect, import, partition and generate datasets
     #[command(subcommand)]
     Data(data::DataVerb),
+    /// Print a script with which a shell completes verbs and flags
+    Completions(manual::CompletionsArgs),
+    /// Write the man pages
+    Man(manual::ManArgs),
 }
 
 /// Runs the command line of this process, and returns its exit code.
@@ -112,6 +117,8 @@ pub fn run() -> ExitCode {
         Verb::Devices(args) => devices::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::GpuCheck(args) => gpu_check::run(&args),
         Verb::Data(verb) => data::run(&verb).map(|()| ExitCode::SUCCESS),
+        Verb::Completions(args) => manual::completions(&args, Cli::command()).map(|()| ExitCode::SUCCESS),
+        Verb::Man(args) => manual::man(&args, Cli::command()).map(|()| ExitCode::SUCCESS),
     });
     done.unwrap_or_else(|error| failure::end(&error))
 }

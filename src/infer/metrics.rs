@@ -159,16 +159,16 @@ mod tests {
     /// Returns a dataset of vertices without edges, all in the test split.
     fn data(labels: &[i64], width: Option<usize>) -> Dataset {
         let vertices = labels.len() / width.unwrap_or(1);
-        let arrays = Arrays::new(Graph::from_edges(vertices, &[]).unwrap());
+        let arrays = Arrays::new(Graph::from_edges(vertices, &[]).expect("no edges"));
         let arrays = match width {
             None => arrays.labels(labels),
             Some(width) => {
                 let cells = labels.iter().map(|&x| x as u8).collect();
-                arrays.multi_labels(Array2::from_shape_vec((vertices, width), cells).unwrap())
+                arrays.multi_labels(Array2::from_shape_vec((vertices, width), cells).expect("as many cells"))
             }
         };
         let test: Vec<i64> = (0..vertices as i64).collect();
-        Dataset::from_arrays(arrays.test(&test)).unwrap()
+        Dataset::from_arrays(arrays.test(&test)).expect("the arrays fit")
     }
 
     /// The numbers are those of scikit-learn.
@@ -184,28 +184,32 @@ mod tests {
             [0.5, 0.0, 0.25],
             [9.0, 0.0, 0.0f32]
         ];
-        let test = SplitPredictions::new(logits.view(), &data, TEST).unwrap();
-        assert_eq!(test.confusion().unwrap(), array![[1, 1, 0], [2, 1, 0], [0, 0, 1]]);
+        let test = SplitPredictions::new(logits.view(), &data, TEST).expect("it is defined");
+        assert_eq!(test.confusion().expect("it is defined"), array![[1, 1, 0], [2, 1, 0], [0, 0, 1]]);
         assert!((test.macro_f1() - 0.6).abs() < 1e-12, "{}", test.macro_f1());
-        assert!((test.roc_auc().unwrap() - 0.842_592_592_592_592_6).abs() < 1e-12, "{:?}", test.roc_auc());
+        assert!(
+            (test.roc_auc().expect("it is defined") - 0.842_592_592_592_592_6).abs() < 1e-12,
+            "{:?}",
+            test.roc_auc()
+        );
     }
 
     #[test]
     fn of_two_classes_the_second_is_positive() {
         let data = data(&[0, 0, 1, 1, 0], None);
         let logits = array![[0.9, 0.1], [0.6, 0.4], [0.65, 0.35], [0.2, 0.8], [0.6, 0.4f32]];
-        let test = SplitPredictions::new(logits.view(), &data, TEST).unwrap();
-        assert!((test.roc_auc().unwrap() - 4.0 / 6.0).abs() < 1e-12);
+        let test = SplitPredictions::new(logits.view(), &data, TEST).expect("it is defined");
+        assert!((test.roc_auc().expect("it is defined") - 4.0 / 6.0).abs() < 1e-12);
         let undefined = array![[0.9, f32::NAN], [0.6, 0.4], [0.65, 0.35], [0.2, 0.8], [f32::NAN, f32::NAN]];
-        let test = SplitPredictions::new(undefined.view(), &data, TEST).unwrap();
-        assert_eq!((test.roc_auc(), test.confusion().unwrap().sum()), (None, 4));
+        let test = SplitPredictions::new(undefined.view(), &data, TEST).expect("it is defined");
+        assert_eq!((test.roc_auc(), test.confusion().expect("it is defined").sum()), (None, 4));
     }
 
     #[test]
     fn several_labels_per_vertex() {
         let data = data(&[1, 0, 0, 1, 1, 0, 0, 1, 0], Some(3));
         let logits = array![[1.0, -1.0, -1.0], [2.0, 1.0, -3.0], [-1.0, 2.0, -1.0f32]];
-        let test = SplitPredictions::new(logits.view(), &data, TEST).unwrap();
+        let test = SplitPredictions::new(logits.view(), &data, TEST).expect("it is defined");
         assert_eq!(test.confusion(), None);
         assert!((test.macro_f1() - 2.0 / 3.0).abs() < 1e-12);
         assert_eq!(test.roc_auc(), Some(1.0));
@@ -215,7 +219,7 @@ mod tests {
     fn one_class_alone_has_no_curve_and_no_labels_have_no_predictions() {
         let all = data(&[1, 1], None);
         let logits = array![[0.0, 1.0], [1.0, 0.0f32]];
-        let test = SplitPredictions::new(logits.view(), &all, TEST).unwrap();
+        let test = SplitPredictions::new(logits.view(), &all, TEST).expect("it is defined");
         assert_eq!(test.roc_auc(), None);
         assert!(SplitPredictions::new(logits.view(), &all, crate::dataset::TRAIN).is_none());
     }

@@ -80,7 +80,7 @@ impl Names {
 
 /// A table of predictions that is being written.
 pub(super) struct Table {
-    writer: csv::Writer<OutputFile>,
+    writer: Box<csv::Writer<OutputFile>>,
     path: PathBuf,
     scores: Scores,
     /// Whether the first column tells the dataset.
@@ -106,7 +106,7 @@ impl Table {
     /// [`Error::Io`].
     pub(super) fn create(path: &Path, separator: u8, scores: Scores, is_of_many: bool) -> Result<Self> {
         let file = OutputFile::create(path).map_err(unwritten(path))?;
-        let writer = csv::WriterBuilder::new().delimiter(separator).from_writer(file);
+        let writer = Box::new(csv::WriterBuilder::new().delimiter(separator).from_writer(file));
         Ok(Self { writer, path: path.into(), scores, is_of_many, classes: None })
     }
 
