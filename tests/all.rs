@@ -64,6 +64,7 @@ mod predictions;
 mod program;
 mod ranks;
 mod reorder;
+mod reports;
 mod runtime;
 mod sampled_evaluation;
 mod seconds;

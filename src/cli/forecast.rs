@@ -15,6 +15,13 @@ use crate::lower::{BackwardMode, ExchangePath};
 /// The most devices that a table shows.
 const MOST_ROWS: usize = 16;
 
+/// The columns of [`policy_rows`].
+pub(super) const POLICY_COLUMNS: [&str; 9] =
+    ["policy", "tiles", "to devices", "to host", "lower bound", "gap", "peak", "host memory", "epoch"];
+
+/// The columns of [`curve_rows`].
+pub(super) const CURVE_COLUMNS: [&str; 5] = ["device memory", "tiles", "to devices", "to host", "epoch"];
+
 /// Prints tables, or with `as_json` one JSON line per policy and one per point of the curve.
 pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_json: bool) -> Result<()> {
     if as_json {
@@ -49,12 +56,7 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
         }
         return Ok(());
     }
-    let (devices, memory) = (forecast.parts.len(), size(forecast.device_memory));
-    let each = if devices == 1 { "" } else { " each" };
-    let mut rows =
-        vec![("devices", format!("{devices} of {memory}{each}")), ("profile", forecast.profile.name.clone())];
-    rows.extend(forecast.basis().map(|basis| ("seconds", basis.to_owned())));
-    rows.extend(forecast.assumption.map(|assumption| ("assumption", assumption.to_owned())));
+    let rows = target_facts(forecast);
     print(&facts(&rows))?;
     print(&format!("\n{}", parts_table(forecast)))?;
     print(&format!("\n{}", policies_table(forecast, objective)))?;
@@ -86,6 +88,17 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
         Some(advice) => print(&format!("\n{advice}")),
         None => Ok(()),
     }
+}
+
+/// Returns what is planned for, as names and values.
+pub(super) fn target_facts(forecast: &Forecast) -> Vec<(&'static str, String)> {
+    let (devices, memory) = (forecast.parts.len(), size(forecast.device_memory));
+    let each = if devices == 1 { "" } else { " each" };
+    let mut rows =
+        vec![("devices", format!("{devices} of {memory}{each}")), ("profile", forecast.profile.name.clone())];
+    rows.extend(forecast.basis().map(|basis| ("seconds", basis.to_owned())));
+    rows.extend(forecast.assumption.map(|assumption| ("assumption", assumption.to_owned())));
+    rows
 }
 
 /// Returns the seconds of an epoch if ranks compute while they send, and if they do not: of the last policy that fits.
@@ -260,58 +273,78 @@ fn parts_table(forecast: &Forecast) -> String {
     text
 }
 
-fn policies_table(forecast: &Forecast, objective: Objective) -> String {
-    let mut table =
-        table(["policy", "tiles", "to devices", "to host", "lower bound", "gap", "peak", "host memory", "epoch"]);
-    let (mut too_small, mut notes) = (String::new(), String::new());
-    for policy in &forecast.policies {
+/// Returns a row for each policy; of one that does not fit, only its name.
+pub(super) fn policy_rows(forecast: &Forecast, objective: Objective) -> Vec<[String; 9]> {
+    let row = |policy: &PolicyForecast| {
         let name = policy.policy.name().to_owned();
-        match &policy.outcome {
+        let Ok(plan) = &policy.outcome else {
+            let mut row = [const { String::new() }; 9].map(|_| "-".to_owned());
+            row[0] = name;
+            return row;
+        };
+        let [to_device, to_host] = plan.bytes();
+        let cost = to_device + if objective == Objective::Both { to_host } else { 0 };
+        let bound = lower_bound(plan);
+        // If the cost is above 0, a bound of 0 gives no information.
+        let gap = (bound > 0 || cost == 0).then(|| (cost - bound.min(cost)) as f64 / cost.max(1) as f64);
+        [
+            name,
+            plan.tiles.to_string(),
+            size(to_device),
+            size(to_host),
+            if bound == 0 && cost > 0 { "-".into() } else { size(bound) },
+            percent(gap),
+            size(plan.peak_bytes()),
+            size(plan.host_bytes),
+            seconds(plan.epoch_seconds()),
+        ]
+    };
+    forecast.policies.iter().map(row).collect()
+}
+
+/// Returns what is to be said of the policies below their table.
+pub(super) fn policy_notes(forecast: &Forecast) -> Vec<String> {
+    let (mut notes, mut too_small) = (Vec::new(), Vec::new());
+    for policy in &forecast.policies {
+        let name = policy.policy.name();
+        let plan = match &policy.outcome {
+            Ok(plan) => plan,
             Err(needed) => {
-                table.add_row([name.clone()].into_iter().chain(["-"; 8].map(String::from)));
-                let needs = format!("\n{name} does not fit: it needs {} ({needed} bytes) per device", size(*needed));
-                too_small.push_str(&needs);
+                let needs = format!("it needs {} ({needed} bytes) per device", size(*needed));
+                too_small.push(format!("{name} does not fit: {needs}"));
+                continue;
             }
-            Ok(plan) => {
-                let [to_device, to_host] = plan.bytes();
-                let between = plan.bytes_between_devices();
-                if between > 0 {
-                    let stages = if plan.exchange == ExchangePath::Staged { ", in stages" } else { "" };
-                    notes += &format!("\n{name} copies {} per epoch between devices{stages}", size(between));
-                }
-                if plan.devices.iter().any(|device| device.bound_to_order) {
-                    notes += &format!("\n{name} has so many steps that its bound is that of plans in this order");
-                }
-                if plan.strips > 1 {
-                    notes += &format!("\n{name} cuts wide matrices into {} strips of columns", plan.strips);
-                }
-                let [from, to] = plan.epoch_seconds_range().map(seconds);
-                notes += &format!("\n{name}: 9 of 10 epochs are expected to take {from} to {to}");
-                if plan.eval_seconds() > 0.0 {
-                    notes += &format!(", and an evaluation {} more", seconds(plan.eval_seconds()));
-                }
-                if plan.folds {
-                    notes += &format!("\n{name} sends sums backward (--backward fold)");
-                }
-                let cost = to_device + if objective == Objective::Both { to_host } else { 0 };
-                let bound = lower_bound(plan);
-                // If the cost is above 0, a bound of 0 gives no information.
-                let gap = (bound > 0 || cost == 0).then(|| (cost - bound.min(cost)) as f64 / cost.max(1) as f64);
-                table.add_row([
-                    name,
-                    plan.tiles.to_string(),
-                    size(to_device),
-                    size(to_host),
-                    if bound == 0 && cost > 0 { "-".into() } else { size(bound) },
-                    percent(gap),
-                    size(plan.peak_bytes()),
-                    size(plan.host_bytes),
-                    seconds(plan.epoch_seconds()),
-                ]);
-            }
+        };
+        let between = plan.bytes_between_devices();
+        if between > 0 {
+            let stages = if plan.exchange == ExchangePath::Staged { ", in stages" } else { "" };
+            notes.push(format!("{name} copies {} per epoch between devices{stages}", size(between)));
+        }
+        if plan.devices.iter().any(|device| device.bound_to_order) {
+            notes.push(format!("{name} has so many steps that its bound is that of plans in this order"));
+        }
+        if plan.strips > 1 {
+            notes.push(format!("{name} cuts wide matrices into {} strips of columns", plan.strips));
+        }
+        let [from, to] = plan.epoch_seconds_range().map(seconds);
+        let mut expected = format!("{name}: 9 of 10 epochs are expected to take {from} to {to}");
+        if plan.eval_seconds() > 0.0 {
+            expected += &format!(", and an evaluation {} more", seconds(plan.eval_seconds()));
+        }
+        notes.push(expected);
+        if plan.folds {
+            notes.push(format!("{name} sends sums backward (--backward fold)"));
         }
     }
-    align(table) + &notes + &too_small
+    notes.extend(too_small);
+    notes
+}
+
+fn policies_table(forecast: &Forecast, objective: Objective) -> String {
+    let mut table = table(POLICY_COLUMNS);
+    table.add_rows(policy_rows(forecast, objective));
+    let notes = policy_notes(forecast).iter().map(|note| format!("\n{note}")).collect::<String>();
+    align(table) + &notes
 }
 
 fn devices_table(policy: &PolicyForecast, plan: &PlanForecast) -> String {
@@ -328,7 +361,7 @@ fn devices_table(policy: &PolicyForecast, plan: &PlanForecast) -> String {
 }
 
 /// Returns the places of the rows that a table shows: all, or of many the slowest.
-fn slowest_first<T>(rows: &[T], seconds: impl Fn(&T) -> f64) -> Vec<usize> {
+pub(super) fn slowest_first<T>(rows: &[T], seconds: impl Fn(&T) -> f64) -> Vec<usize> {
     let mut places: Vec<usize> = (0..rows.len()).collect();
     if rows.len() > MOST_ROWS {
         places.sort_by(|&a, &b| seconds(&rows[b]).total_cmp(&seconds(&rows[a])));
@@ -341,26 +374,29 @@ fn and_more(left_out: usize) -> String {
     if left_out == 0 { String::new() } else { format!("\nand {left_out} that are not slower (--json has all)") }
 }
 
-fn curve_table(curve: &[CurvePoint]) -> String {
-    let mut table = table(["device memory", "tiles", "to devices", "to host", "epoch"]);
-    let mut before = None;
-    for point in curve {
+/// Returns a row for each point of the curve. Points with the same text are there once.
+pub(super) fn curve_rows(curve: &[CurvePoint]) -> Vec<[String; 5]> {
+    let row = |point: &CurvePoint| {
         let [memory, to_device, to_host] = [point.device_memory, point.bytes_to_device, point.bytes_to_host].map(size);
         let tiles = match point.strips {
             1 => point.tiles.to_string(),
             strips => format!("{} x {strips}", point.tiles),
         };
-        let row = [memory, tiles, to_device, to_host, seconds(point.epoch_seconds)];
-        // Points with the same text are shown once.
-        if before.replace(row.clone()) != Some(row.clone()) {
-            table.add_row(row);
-        }
-    }
+        [memory, tiles, to_device, to_host, seconds(point.epoch_seconds)]
+    };
+    let mut rows: Vec<_> = curve.iter().map(row).collect();
+    rows.dedup();
+    rows
+}
+
+fn curve_table(curve: &[CurvePoint]) -> String {
+    let mut table = table(CURVE_COLUMNS);
+    table.add_rows(curve_rows(curve));
     align(table)
 }
 
 /// Describes the least memory of the curve from which more memory saves no bytes, and the point before it.
-fn knee(curve: &[CurvePoint]) -> Option<String> {
+pub(super) fn knee(curve: &[CurvePoint]) -> Option<String> {
     let least = curve.last()?.bytes();
     let enough = curve.iter().position(|point| point.bytes() == least)?;
     let moved = |point: &CurvePoint| match point.bytes() {

@@ -14,6 +14,7 @@ use super::device::{LayoutArgs, NOTHING_CUT, RecomputeArg, strips};
 use super::failure;
 use super::model::ModelArgs;
 use super::output::{align, count, json_line, one_line, percent, print, say, table};
+use super::page::PageFile;
 use super::partitioner::Weighings;
 use super::reorder::{ReorderArgs, reordered};
 use super::train::{BatchArgs, DEFAULT_EPOCHS};
@@ -94,6 +95,10 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "KINDS", conflicts_with_all = ["tasks", "explain", "compare", "device_memory", "batch"],
           help_heading = "Plan")]
     fit_on: Option<String>,
+    /// Write a page to look at to FILE (.html): copies and time over device memory, and all tables
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tasks", "compare", "fit_on", "batch"],
+          help_heading = "Output")]
+    report: Option<PathBuf>,
     /// Print the steps of each plan; with --json on standard error
     #[arg(long, help_heading = "Output")]
     explain: bool,
@@ -311,8 +316,20 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         let expected = "the sizes of batches depend on the edges, so name a dataset".into();
         return Err(Error::Value { option: "batch", value: size.to_string(), expected });
     }
+    let report = args.report.as_deref().map(PageFile::create).transpose()?;
     let forecast = dry_run.run().map_err(|error| args.device.explained(error))?;
-    super::forecast::show(&forecast, args.plan.objective.objective(), args.explain, args.json)?;
+    let objective = args.plan.objective.objective();
+    super::forecast::show(&forecast, objective, args.explain, args.json)?;
+    if let Some(report) = report {
+        let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
+        let (vertices, edges, name) = match subject {
+            Subject::Data(data) => (data.graph().vertex_count() as u64, data.graph().edge_count() as u64, data.name()),
+            Subject::Shape(shape) => (shape.vertices, shape.edges, "a graph"),
+        };
+        let graph = format!("{name} of {} vertices and {} edges", count(vertices), count(edges));
+        let trained = format!("{} {} on {graph}", args.model.model, widths.join("-"));
+        report.write(&super::plan_page::page(&trained, &forecast, objective))?;
+    }
     let plans = || forecast.policies.iter().filter_map(|policy| policy.outcome.as_ref().ok());
     if matches!(args.strips, Strips::Exactly(2..)) && !args.json && plans().any(|plan| plan.strips == 1) {
         say(NOTHING_CUT);

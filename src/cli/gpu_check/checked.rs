@@ -7,13 +7,14 @@ use serde_json::{Map, Value, json};
 
 use super::budget::Budget;
 use super::preflight::Preflight;
-use super::report::{self, Block, Report};
+use super::report;
 use super::section::{Finding, Finished};
 use super::shapes::Graphs;
 use super::speed::Peers;
 use super::verdict::Verdict;
 use super::{Scope, correctness, goals, io, speed};
 use crate::cli::output::{self, align, print, say};
+use crate::cli::page::{self, Block};
 use crate::error::Result;
 use crate::output::OutputFile;
 
@@ -138,9 +139,9 @@ impl Checked {
     pub(super) fn write_report(&mut self, folder: &Path) -> Result<()> {
         self.is_done = true;
         self.write_results(folder)?;
-        let report = Report::of(self);
-        write(folder, "report.md", &report::text(&report))?;
-        write(folder, "report.html", &report::page(&report))
+        let report = report::report(self);
+        write(folder, "report.md", &page::text(&report))?;
+        write(folder, "report.html", &page::page(&report))
     }
 
     /// Prints the sections, the epochs, what is wrong, and the verdict.

@@ -327,6 +327,9 @@ pub(in crate::cli) struct OutputArgs {
     /// Write a trace of the run to FILE, in the Chrome trace format, of at most 256 MiB
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Write a page to look at to FILE (.html): loss and validation by epoch, devices and all tables
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Print JSON lines instead of tables
     #[arg(long)]
     pub json: bool,

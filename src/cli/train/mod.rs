@@ -2,6 +2,7 @@
 
 mod args;
 mod majority;
+mod page;
 mod recovery;
 mod report;
 
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::failure;
 use super::kernel_times::KernelWatch;
 use super::output::{self, json_line, percent, print, say};
+use super::page::PageFile;
 use super::reorder::reordered;
 use super::run_trace::RunTrace;
 use super::signals::{self, RunState, Watch};
@@ -26,7 +28,7 @@ use crate::train::{CheckpointWriter, RunLock, Trainer};
 
 pub(super) use args::{BatchArgs, DEFAULT_EPOCHS, DrawArgs, TrainArgs};
 use recovery::{QuietPanics, Recovery, batches_done};
-use report::{Done, epoch_line, introduce, move_line, say_what_is_cut, summarise};
+use report::{Done, Progress, epoch_line, introduce, move_line, say_what_is_cut, summarise};
 pub(super) use report::{embedding_line, learned_line, reads_line};
 
 /// Number of progress lines, if standard error is not a terminal and shows no bar.
@@ -43,6 +45,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     let folder = args.checkpoints.checkpoint.as_deref().filter(|_| ranks.is_first());
     state.lock = folder.map(take_folder).transpose()?;
     let mut trace = RunTrace::open(args.output.trace.as_deref().filter(|_| ranks.is_first()), TraceFile::LIMIT_BYTES)?;
+    let report = args.output.report.as_deref().filter(|_| ranks.is_first()).map(PageFile::create).transpose()?;
     let start = Instant::now();
     let (data, model) = read(args, ranks)?;
     let _hook = QuietPanics::start(&data);
@@ -92,7 +95,8 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
         if let Some(kernels) = kernels {
             kernels.finish(&trainer, args.output.json)?;
         }
-        summarise(args, &data, &trainer, &done, ranks)
+        summarise(args, &data, &trainer, &done, ranks)?;
+        report.map_or(Ok(()), |report| report.write(&page::page(args, (&model, &data), &trainer, &done)))
     });
     match (ended, traced) {
         (Err(error), Err(also)) => {
@@ -212,6 +216,8 @@ fn epochs(
             done.between = [epoch.bytes_between_devices, epoch.planned_bytes_between_devices];
         }
         done.seconds.push(epoch.seconds);
+        let val_now = epoch.accuracy.and_then(|accuracy| accuracy.val);
+        done.history.push(Progress { epoch: epoch.epoch, loss: epoch.loss, val: val_now });
         if epoch.accuracy.is_some() {
             done.eval_seconds.push(epoch.eval_seconds);
         }

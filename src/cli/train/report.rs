@@ -17,11 +17,19 @@ use crate::program::Strips;
 use crate::ranks::{Ranks, Sent};
 use crate::train::{EmbeddingSize, Epoch, Move, StageSeconds, Trainer};
 
+/// The columns of [`device_rows`].
+pub(super) const DEVICE_COLUMNS: [&str; 5] = ["device", "vertices", "peak", "planned peak", "kernels"];
+
+/// The columns of [`Done::copies`].
+pub(super) const COPY_COLUMNS: [&str; 3] = ["copies per epoch", "measured", "planned"];
+
 /// The measurements of a run.
 #[derive(Default)]
 pub(super) struct Done {
     /// Seconds for reading the data.
     pub read_seconds: f64,
+    /// The loss of each epoch and the score of the validation vertices, if it was evaluated.
+    pub history: Vec<Progress>,
     /// Seconds of each epoch.
     pub seconds: Vec<f64>,
     /// Seconds of the evaluation of each epoch that had one.
@@ -33,6 +41,36 @@ pub(super) struct Done {
     pub between: [u64; 2],
     /// Seconds of the stages of mini-batches, in the last epoch.
     pub stages: Option<StageSeconds>,
+}
+
+impl Done {
+    /// Returns the median seconds of an epoch, without the first one if there are more.
+    fn epoch_median(&self) -> Option<f64> {
+        median(self.seconds.get(1..).unwrap_or_default()).or_else(|| median(&self.seconds))
+    }
+
+    /// Returns the bytes that an epoch copies, measured and planned.
+    pub(super) fn copies(&self) -> Vec<[String; 3]> {
+        let [[to_device, to_host], [planned_to_device, planned_to_host]] = self.bytes;
+        let [between, planned_between] = self.between;
+        let rows = [
+            ("to devices", to_device, planned_to_device),
+            ("to the host", to_host, planned_to_host),
+            ("between devices", between, planned_between),
+        ];
+        let kept = rows.into_iter().filter(|(what, _, planned)| *what != "between devices" || *planned > 0);
+        kept.map(|(what, measured, planned)| {
+            [what.into(), ByteSize(measured).to_string(), ByteSize(planned).to_string()]
+        })
+        .collect()
+    }
+}
+
+/// How far an epoch has come.
+pub(super) struct Progress {
+    pub epoch: u64,
+    pub loss: f64,
+    pub val: Option<f64>,
 }
 
 /// Describes a move of vertices between devices: its epoch, its seconds and its reason.
@@ -159,14 +197,12 @@ pub(super) fn say_what_is_cut(trainer: &Trainer, asked: Strips) {
 /// Prints the summary. All ranks have to call it.
 pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, done: &Done, ranks: &Ranks) -> Result<()> {
     let sent = ranks.gather(ranks.sent())?;
-    let epoch_seconds = &done.seconds;
     let [[to_device, to_host], [planned_to_device, planned_to_host]] = done.bytes;
     let [between, planned_between] = done.between;
     let labels = trainer.label_kind();
     let best = trainer.best();
     let test = best.and_then(|b| b.test_accuracy);
     let val = best.and_then(|b| b.val_accuracy);
-    let epoch_median = median(epoch_seconds.get(1..).unwrap_or_default()).or_else(|| median(epoch_seconds));
     let eval_median = median(done.eval_seconds.get(1..).unwrap_or_default());
     let start_up = trainer.start_up();
     let majority = Majority::of(data);
@@ -181,7 +217,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             "matmul": trainer.matmul().map(Matmul::name),
             "best_epoch": best.map(|b| b.epoch),
             "epochs": trainer.epoch(),
-            "epoch_seconds_median": epoch_median,
+            "epoch_seconds_median": done.epoch_median(),
             "eval_seconds_median": eval_median,
             "reorder": data.order(),
             "read_seconds": done.read_seconds,
@@ -212,16 +248,54 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         }
         return json_line(&line);
     }
+    print(&facts(&result_rows(args, data, trainer, done)))?;
+    if let Some((majority, accuracy)) = majority.zip(test)
+        && let Some(advice) = majority.advice(accuracy, args, data)?
+    {
+        say(advice);
+    } else if best.is_some_and(|best| best.epoch == trainer.epoch() && best.val_accuracy.is_some()) {
+        say("note: the last epoch was the best, so more may be better (--epochs)");
+    }
+    if trainer.parts().len() > 1 || to_device + to_host > 0 {
+        print(&format!("\n{}", devices_table(trainer)))?;
+        let mut table = table(COPY_COLUMNS);
+        table.add_rows(done.copies());
+        print(&format!("\n{}", align(table)))?;
+    }
+    if ranks.count() > 1 {
+        let mut table = table(["sent, since the start", "messages", "bytes"]);
+        let (rows, all) = sent.iter().flatten().fold(([0, 0], [0, 0]), |(rows, all), sent| {
+            let add = |[a, b]: [u64; 2], [c, d]: [u64; 2]| [a + c, b + d];
+            (add(rows, [sent.row_messages, sent.row_bytes]), add(all, [sent.messages, sent.bytes]))
+        });
+        for (what, [messages, bytes]) in [("rows", rows), ("everything", all)] {
+            table.add_row([what.into(), output::count(messages), ByteSize(bytes).to_string()]);
+        }
+        print(&format!("\n{}", align(table)))?;
+    }
+    Ok(())
+}
+
+/// Returns what came of a run, as names and values.
+pub(super) fn result_rows(
+    args: &TrainArgs,
+    data: &Dataset,
+    trainer: &Trainer,
+    done: &Done,
+) -> Vec<(&'static str, String)> {
+    let best = trainer.best();
+    let (test, val) = (best.and_then(|b| b.test_accuracy), best.and_then(|b| b.val_accuracy));
+    let (start_up, epoch_median) = (trainer.start_up(), done.epoch_median());
     let peak: u64 = trainer.peak_device_bytes().iter().sum();
-    let (test_name, val_name) = match labels {
+    let (test_name, val_name) = match trainer.label_kind() {
         LabelKind::Class => ("test accuracy", "validation accuracy"),
         LabelKind::Multi => ("test micro-F1", "validation micro-F1"),
     };
     let [read, plan, setup] = [done.read_seconds, start_up.plan_seconds, start_up.setup_seconds].map(seconds);
     let began = format!("reading {read}, planning {plan}, setup {setup}");
     let mut rows = vec![(test_name, percent(test)), (val_name, percent(val))];
-    if let Some(Majority { class, share }) = &majority {
-        rows.insert(1, ("  largest class", format!("{} ({class})", percent(Some(*share)))));
+    if let Some(Majority { class, share }) = Majority::of(data) {
+        rows.insert(1, ("  largest class", format!("{} ({class})", percent(Some(share)))));
     }
     rows.extend([
         ("best epoch", best.map_or_else(|| "-".into(), |b| format!("{} of {}", b.epoch, trainer.epoch()))),
@@ -258,41 +332,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
     if let Some(dir) = &args.checkpoints.checkpoint {
         rows.push(("checkpoint", dir.display().to_string()));
     }
-    print(&facts(&rows))?;
-    if let Some((majority, accuracy)) = majority.zip(test)
-        && let Some(advice) = majority.advice(accuracy, args, data)?
-    {
-        say(advice);
-    } else if best.is_some_and(|best| best.epoch == trainer.epoch() && best.val_accuracy.is_some()) {
-        say("note: the last epoch was the best, so more may be better (--epochs)");
-    }
-    if trainer.parts().len() > 1 || to_device + to_host > 0 {
-        print(&format!("\n{}", devices_table(trainer)))?;
-        let mut table = table(["copies per epoch", "measured", "planned"]);
-        for (what, measured, planned) in [
-            ("to devices", to_device, planned_to_device),
-            ("to the host", to_host, planned_to_host),
-            ("between devices", between, planned_between),
-        ] {
-            if what != "between devices" || planned > 0 {
-                let [measured, planned] = [measured, planned].map(|bytes| ByteSize(bytes).to_string());
-                table.add_row([what.to_owned(), measured, planned]);
-            }
-        }
-        print(&format!("\n{}", align(table)))?;
-    }
-    if ranks.count() > 1 {
-        let mut table = table(["sent, since the start", "messages", "bytes"]);
-        let (rows, all) = sent.iter().flatten().fold(([0, 0], [0, 0]), |(rows, all), sent| {
-            let add = |[a, b]: [u64; 2], [c, d]: [u64; 2]| [a + c, b + d];
-            (add(rows, [sent.row_messages, sent.row_bytes]), add(all, [sent.messages, sent.bytes]))
-        });
-        for (what, [messages, bytes]) in [("rows", rows), ("everything", all)] {
-            table.add_row([what.into(), output::count(messages), ByteSize(bytes).to_string()]);
-        }
-        print(&format!("\n{}", align(table)))?;
-    }
-    Ok(())
+    rows
 }
 
 fn percentage(part: u64, whole: u64) -> f64 {
@@ -337,16 +377,20 @@ fn pairs(sent: &[Vec<Sent>]) -> Vec<[u64; 6]> {
     sent.iter().enumerate().flat_map(of_rank).collect()
 }
 
-/// Formats a table with one row per device: its vertices, its peak memory, and the time of its kernels in the last
-/// epoch.
-fn devices_table(trainer: &Trainer) -> String {
+/// Returns a row for each device: its vertices, its peak memory, and the time of its kernels in the last epoch.
+pub(super) fn device_rows(trainer: &Trainer) -> Vec<[String; 5]> {
     let size = |bytes: u64| ByteSize(bytes).to_string();
     let peaks = trainer.peak_device_bytes().into_iter().zip(trainer.planned_peak_device_bytes());
-    let mut table = table(["device", "vertices", "peak", "planned peak", "kernels"]);
-    for (i, ([start, end], (peak, planned))) in trainer.parts().iter().zip(peaks).enumerate() {
+    let row = |(i, ([start, end], (peak, planned))): (usize, (&[usize; 2], (u64, u64)))| {
         let kernels = trainer.part_seconds().get(i).map_or_else(|| "-".into(), |&s| seconds(s));
-        table.add_row([i.to_string(), format!("{start}..{end}"), size(peak), size(planned), kernels]);
-    }
+        [i.to_string(), format!("{start}..{end}"), size(peak), size(planned), kernels]
+    };
+    trainer.parts().iter().zip(peaks).enumerate().map(row).collect()
+}
+
+fn devices_table(trainer: &Trainer) -> String {
+    let mut table = table(DEVICE_COLUMNS);
+    table.add_rows(device_rows(trainer));
     align(table)
 }
 

@@ -1,65 +1,43 @@
 //! The report: what was found, as Markdown and as a page.
 
-mod html;
-mod markdown;
 mod tables;
 
 use std::time::Duration;
 
-pub(super) use html::page;
-pub(super) use markdown::text;
 pub(super) use tables::{overview, speed};
 
 use super::checked::Checked;
 use super::goals::{Goal, Limit};
+use super::verdict::Verdict;
+use crate::cli::page::{Block, Page, Tone};
 
-/// A report, from top to bottom.
-pub(super) struct Report {
-    pub(super) title: String,
-    pub(super) blocks: Vec<Block>,
-}
-
-/// A piece of a report.
-pub(super) enum Block {
-    Heading(String),
-    Paragraph(String),
-    List(Vec<String>),
-    Table {
-        header: Vec<String>,
-        rows: Vec<Vec<String>>,
-    },
-    /// The verdict, and what it means.
-    Verdict(super::verdict::Verdict),
-}
-
-impl Block {
-    fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> Self {
-        let rows = rows.into_iter().map(Vec::from).collect();
-        Self::Table { header: header.map(str::to_owned).to_vec(), rows }
+/// Returns the report.
+pub(super) fn report(checked: &Checked) -> Page {
+    let title = format!("GPU check: {}, {}", checked.preflight.gpu.name, checked.date);
+    let verdict = checked.verdict();
+    let tone = match verdict {
+        Verdict::Pass => Tone::Good,
+        Verdict::Fail => Tone::Bad,
+        Verdict::Incomplete => Tone::Unsure,
+    };
+    let verdict = Block::Verdict { tone, word: verdict.word(), sentence: verdict.sentence() };
+    let mut blocks = vec![verdict, Block::Paragraph(how(checked))];
+    findings(checked, &mut blocks);
+    blocks.push(Block::Heading("Sections".into()));
+    blocks.push(overview(checked));
+    left_out(checked, &mut blocks);
+    goals(&checked.goals(), &mut blocks);
+    for (heading, table) in speed(checked) {
+        blocks.push(Block::Heading(heading));
+        blocks.push(table);
     }
-}
-
-impl Report {
-    pub(super) fn of(checked: &Checked) -> Self {
-        let title = format!("GPU check: {}, {}", checked.preflight.gpu.name, checked.date);
-        let mut blocks = vec![Block::Verdict(checked.verdict()), Block::Paragraph(how(checked))];
-        findings(checked, &mut blocks);
-        blocks.push(Block::Heading("Sections".into()));
-        blocks.push(overview(checked));
-        left_out(checked, &mut blocks);
-        goals(&checked.goals(), &mut blocks);
-        for (heading, table) in speed(checked) {
-            blocks.push(Block::Heading(heading));
-            blocks.push(table);
-        }
-        blocks.push(Block::Heading("The machine".into()));
-        let facts = checked.preflight.facts.iter().map(|(name, value)| [name.clone(), value.clone()]).collect();
-        blocks.push(Block::table(["what", "value"], facts));
-        if !checked.preflight.notes.is_empty() {
-            blocks.push(Block::List(checked.preflight.notes.clone()));
-        }
-        Self { title, blocks }
+    blocks.push(Block::Heading("The machine".into()));
+    let facts = checked.preflight.facts.iter().map(|(name, value)| [name.clone(), value.clone()]).collect();
+    blocks.push(Block::table(["what", "value"], facts));
+    if !checked.preflight.notes.is_empty() {
+        blocks.push(Block::List(checked.preflight.notes.clone()));
     }
+    Page { title, blocks }
 }
 
 fn how(checked: &Checked) -> String {

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::super::checked::Checked;
 use super::super::goals::{epoch_name, gather_name, layers};
-use super::Block;
 use crate::cli::output::{percent, seconds};
+use crate::cli::page::Block;
 
 /// Returns what happened in each section.
 pub(in super::super) fn overview(checked: &Checked) -> Block {

@@ -2,16 +2,18 @@
 
 use std::fmt::Write;
 
-use super::{Block, Report};
+use super::{Block, Page};
 
-pub(in super::super) fn text(report: &Report) -> String {
+pub(in super::super) fn text(report: &Page) -> String {
     let mut text = format!("# {}\n", escaped(&report.title));
     for block in &report.blocks {
         text.push('\n');
         match block {
             Block::Heading(heading) => text += &format!("## {}\n", escaped(heading)),
             Block::Paragraph(paragraph) => text += &format!("{}\n", escaped(paragraph)),
-            Block::Verdict(verdict) => text += &format!("**{}**: {}\n", verdict.word(), verdict.sentence()),
+            Block::Code(code) => text += &format!("    {code}\n"),
+            Block::Chart(chart) => text += &format!("(chart: {})\n", escaped(&chart.title)),
+            Block::Verdict { word, sentence, .. } => text += &format!("**{word}**: {sentence}\n"),
             Block::List(lines) => lines.iter().for_each(|line| text += &format!("- {}\n", escaped(line))),
             Block::Table { header, rows } => table(&mut text, header, rows),
         }

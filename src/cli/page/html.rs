@@ -1,12 +1,11 @@
 //! The report as one page, which needs no other file.
 
-use super::super::verdict::Verdict;
-use super::{Block, Report};
+use super::{Block, Page, Tone, chart};
 
 /// The look of the page, in light and in dark.
 const STYLE: &str = include_str!("page.css");
 
-pub(in super::super) fn page(report: &Report) -> String {
+pub(in super::super) fn page(report: &Page) -> String {
     let blocks: String = report.blocks.iter().map(block).collect();
     let title = escaped(&report.title);
     format!(
@@ -20,13 +19,15 @@ fn block(block: &Block) -> String {
     match block {
         Block::Heading(heading) => format!("<h2>{}</h2>\n", escaped(heading)),
         Block::Paragraph(paragraph) => format!("<p>{}</p>\n", escaped(paragraph)),
-        Block::Verdict(verdict) => {
-            let class = match verdict {
-                Verdict::Pass => "pass",
-                Verdict::Fail => "fail",
-                Verdict::Incomplete => "incomplete",
+        Block::Code(code) => format!("<pre>{}</pre>\n", escaped(code)),
+        Block::Chart(chart) => chart::svg(chart),
+        Block::Verdict { tone, word, sentence } => {
+            let class = match tone {
+                Tone::Good => "good",
+                Tone::Bad => "bad",
+                Tone::Unsure => "unsure",
             };
-            format!("<p class=\"verdict {class}\"><strong>{}</strong> {}</p>\n", verdict.word(), verdict.sentence())
+            format!("<p class=\"verdict {class}\"><strong>{word}</strong> {sentence}</p>\n")
         }
         Block::List(lines) => {
             let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", escaped(line))).collect();
@@ -46,7 +47,7 @@ fn block(block: &Block) -> String {
     }
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -59,10 +60,8 @@ mod tests {
     fn names_and_errors_cannot_become_markup() {
         let cell = "<script>alert(\"a|b\")</script>\nnext".to_owned();
         let table = Block::Table { header: vec!["a".into()], rows: vec![vec![cell.clone()]] };
-        let report = Report {
-            title: cell.clone(),
-            blocks: vec![table, Block::List(vec![cell.clone()]), Block::Paragraph(cell)],
-        };
+        let report =
+            Page { title: cell.clone(), blocks: vec![table, Block::List(vec![cell.clone()]), Block::Paragraph(cell)] };
         let page = page(&report);
         assert!(!page.contains("<script") && page.contains("&lt;script&gt;"), "{page}");
         assert!(!page.contains("http"), "the page needs nothing else: {page}");

@@ -1,0 +1,77 @@
+//! The page of `lapidary train --report`: the run as pictures and tables.
+
+use super::args::TrainArgs;
+use super::report::{COPY_COLUMNS, DEVICE_COLUMNS, Done, Progress, device_rows, result_rows};
+use crate::cli::output::percent;
+use crate::cli::page::{Axis, Block, Chart, Line, Page};
+use crate::dataset::Dataset;
+use crate::model::{LabelKind, Model};
+use crate::train::Trainer;
+
+/// The most points of a line, and the most epochs of the table.
+const MOST_POINTS: usize = 2000;
+const MOST_ROWS: usize = 50;
+
+/// Returns the page.
+pub(super) fn page(args: &TrainArgs, (model, data): (&Model, &Dataset), trainer: &Trainer, done: &Done) -> Page {
+    let mut blocks = vec![Block::facts(&result_rows(args, data, trainer, done))];
+    blocks.push(Block::Heading("Loss".into()));
+    let x = || Axis { label: "epoch".into(), is_log: false };
+    let line = |name: &str, y: &dyn Fn(&Progress) -> Option<f64>| {
+        let points: Vec<_> = done.history.iter().filter_map(|at| Some((at.epoch as f64, y(at)?))).collect();
+        Line { name: name.into(), points: thinned(&points, MOST_POINTS) }
+    };
+    let best = trainer.best();
+    blocks.push(Block::Chart(Chart {
+        title: "Loss of each epoch".into(),
+        x: x(),
+        y: Axis { label: "loss".into(), is_log: false },
+        lines: vec![line("training", &|at| Some(at.loss))],
+        mark: None,
+    }));
+    let score = match trainer.label_kind() {
+        LabelKind::Class => "accuracy",
+        LabelKind::Multi => "micro-F1",
+    };
+    if done.history.iter().any(|at| at.val.is_some()) {
+        blocks.push(Block::Heading("Validation".into()));
+        blocks.push(Block::Chart(Chart {
+            title: format!("Validation {score} of each epoch"),
+            x: x(),
+            y: Axis { label: format!("{score}, %"), is_log: false },
+            lines: vec![line("validation", &|at| Some(at.val? * 100.0))],
+            mark: best.map(|best| (best.epoch as f64, format!("best: {}", percent(best.val_accuracy)))),
+        }));
+    }
+    let rows = thinned(&done.history.iter().collect::<Vec<_>>(), MOST_ROWS);
+    let rows = rows.into_iter().map(|at| [at.epoch.to_string(), format!("{:.6}", at.loss), percent(at.val)]);
+    blocks.push(Block::table(["epoch", "loss", &format!("validation {score}")], rows.collect()));
+    blocks.push(Block::Heading("Devices".into()));
+    blocks.push(Block::table(DEVICE_COLUMNS, device_rows(trainer)));
+    blocks.push(Block::table(COPY_COLUMNS, done.copies()));
+    blocks.push(Block::Heading("Again".into()));
+    blocks.push(Block::command());
+    let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
+    let title = format!("Training: {} {} on {}", args.model.model, widths.join("-"), data.name());
+    Page { title, blocks }
+}
+
+/// Returns at most about `most` of the rows, evenly, with the last one.
+fn thinned<T: Copy>(rows: &[T], most: usize) -> Vec<T> {
+    let step = rows.len().div_ceil(most).max(1);
+    let mut kept: Vec<T> = rows.iter().rev().step_by(step).copied().collect();
+    kept.reverse();
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::thinned;
+
+    #[test]
+    fn the_last_row_stays() {
+        assert_eq!(thinned(&[1, 2, 3], 5), [1, 2, 3]);
+        assert_eq!(thinned(&(1..=10).collect::<Vec<_>>(), 4), [1, 4, 7, 10]);
+        assert!(thinned::<u8>(&[], 4).is_empty());
+    }
+}

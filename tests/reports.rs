@@ -1,0 +1,111 @@
+//! The pages of `plan --report` and `train --report`: they need no other file, and their numbers are those of the tables.
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::command::{run, succeeds};
+
+/// Returns the cells of the rows of all tables of a page.
+fn cells(page: &str) -> Vec<Vec<String>> {
+    let unescaped =
+        |text: &str| text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&");
+    let rows = page.split("<tr>").skip(1).map(|row| row.split("</tr>").next().unwrap());
+    rows.map(|row| row.split("<td>").skip(1).map(|cell| unescaped(cell.split("</td>").next().unwrap())).collect())
+        .collect()
+}
+
+/// Checks that a page is closed where it is opened, small, and needs nothing from elsewhere.
+fn is_one_page(page: &str) {
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    assert!(page.contains("prefers-color-scheme: dark") && page.contains("width=device-width"));
+    assert!(!page.contains("http") && !page.contains("<script") && !page.contains("NaN"), "{page}");
+    for tag in ["table", "svg", "figure", "tr", "td", "ul", "li", "main", "pre"] {
+        let opened = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+        assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");
+    }
+    assert!(page.len() < 1 << 20, "{} bytes", page.len());
+}
+
+#[test]
+fn the_page_of_a_plan_has_the_numbers_of_its_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("plan.html").to_str().unwrap().to_owned();
+    let shape =
+        ["plan", "--shape", "20000,400000,64,7", "--hidden", "64", "--profile", "a100", "--device-memory", "8MB"];
+    let flags = ["--memory", "all", "--devices", "2", "--report", &out];
+    let shown = succeeds(&[&shape[..], &flags].concat());
+    let page = fs::read_to_string(&out).unwrap();
+    is_one_page(&page);
+    assert_eq!(page.matches("<svg").count(), 2);
+    assert!(page.contains("planned for: 7.63 MiB"), "{page}");
+    let mut compared = 0;
+    for row in cells(&page) {
+        if ["optimal", "roc", "lru", "none"].contains(&row.first().map_or("", String::as_str)) {
+            let line = shown.lines().find(|line| line.starts_with(&format!("{} ", row[0]))).unwrap();
+            assert_eq!(line.split_whitespace().collect::<Vec<_>>().join(" "), row.join(" "));
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 4);
+    assert!(page.contains(shown.lines().last().unwrap()), "the advice is there");
+    assert!(page.contains("lapidary plan --shape 20000,400000,64,7"), "it can be run again");
+}
+
+#[test]
+fn the_page_of_a_plan_with_many_devices_is_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("plan.html").to_str().unwrap().to_owned();
+    succeeds(&[
+        "plan",
+        "--shape",
+        "20000,400000,64,7",
+        "--profile",
+        "a100",
+        "--devices",
+        "64",
+        "--report",
+        &out,
+        "--json",
+    ]);
+    let page = fs::read_to_string(&out).unwrap();
+    is_one_page(&page);
+    assert!(page.contains("and 48 that are not slower"));
+}
+
+#[test]
+fn the_page_of_a_run_has_its_epochs() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run.html").to_str().unwrap().to_owned();
+    let shown = succeeds(&["train", "--epochs", "12", "--devices", "sim:2", "--report", &out]);
+    let page = fs::read_to_string(&out).unwrap();
+    is_one_page(&page);
+    assert_eq!(page.matches("<svg").count(), 2);
+    let rows = cells(&page);
+    for epoch in 1..=12 {
+        assert_eq!(rows.iter().filter(|row| row.len() == 3 && row[0] == epoch.to_string()).count(), 1, "epoch {epoch}");
+    }
+    let test = rows.iter().find(|row| row.first().is_some_and(|cell| cell == "test accuracy")).unwrap();
+    assert!(shown.lines().next().unwrap().ends_with(&test[1]), "{test:?}, {shown}");
+    let copied = rows.iter().find(|row| row.first().is_some_and(|cell| cell == "to devices")).unwrap();
+    assert_eq!(copied[1], copied[2], "measured as planned");
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_an_error_before_the_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("missing/run.html").to_str().unwrap().to_owned();
+    for verb in [&["train"][..], &["plan", "--shape", "1000,5000,8,3", "--profile", "a100"]] {
+        let (code, shown, errors) = run(&[verb, &["--report", &out]].concat());
+        assert_eq!((code, shown.as_str()), (Some(1), ""));
+        assert!(errors.contains("write the report") && errors.contains("missing/run.html"), "{errors}");
+    }
+    // A run that fails leaves an earlier page as it is.
+    let out = folder.path().join("run.html");
+    fs::write(&out, "earlier").unwrap();
+    let out = out.to_str().unwrap();
+    assert_ne!(run(&["train", "--data", "/nonexistent", "--report", out]).0, Some(0));
+    assert_eq!(fs::read_to_string(out).unwrap(), "earlier");
+    assert_eq!(fs::read_dir(Path::new(out).parent().unwrap()).unwrap().count(), 1);
+    let (code, _, errors) = run(&["plan", "--tasks", "x.json", "--report", out]);
+    assert!(code == Some(2) && errors.contains("--report"), "{errors}");
+}
