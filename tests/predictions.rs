@@ -243,6 +243,9 @@ fn a_model_that_learned_nothing_is_told_apart() {
     assert!(line["test_largest_class"].as_f64().unwrap() < 0.5);
     let (_, _, errors) = run(&["train", "--epochs", "8"]);
     assert!(errors.contains("the last epoch was the best"), "{errors}");
+    // One evaluation says nothing of others.
+    let (_, _, errors) = run(&["train", "--epochs", "8", "--eval-every", "0"]);
+    assert!(!errors.contains("the last epoch was the best"), "{errors}");
     let (_, text, errors) = run(&["train"]);
     assert!(text.contains("largest class") && !errors.contains("hardly better"), "{errors}");
 }

@@ -270,6 +270,7 @@ fn parse_shape(text: &str, directed: bool) -> Result<Shape> {
 
 fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result<ExitCode> {
     let target = Target::of(&args.device)?;
+    let report = args.report.as_deref().map(PageFile::create).transpose()?;
     let mut dry_run = DryRun::new(model, subject)
         .optimizer(args.optimizer()?)
         .devices(target.devices)
@@ -316,7 +317,6 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         let expected = "the sizes of batches depend on the edges, so name a dataset".into();
         return Err(Error::Value { option: "batch", value: size.to_string(), expected });
     }
-    let report = args.report.as_deref().map(PageFile::create).transpose()?;
     let forecast = dry_run.run().map_err(|error| args.device.explained(error))?;
     let objective = args.plan.objective.objective();
     super::forecast::show(&forecast, objective, args.explain, args.json)?;

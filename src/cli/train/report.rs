@@ -253,7 +253,9 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         && let Some(advice) = majority.advice(accuracy, args, data)?
     {
         say(advice);
-    } else if best.is_some_and(|best| best.epoch == trainer.epoch() && best.val_accuracy.is_some()) {
+    } else if done.eval_seconds.len() > 1
+        && best.is_some_and(|best| best.epoch == trainer.epoch() && best.val_accuracy.is_some())
+    {
         say("note: the last epoch was the best, so more may be better (--epochs)");
     }
     if trainer.parts().len() > 1 || to_device + to_host > 0 {
