@@ -110,6 +110,15 @@ fn every_kernel_in_another_order_with_an_emulated_blas() {
 }
 
 #[test]
+#[ignore = "full: the race checker takes almost three minutes for every kernel"]
+fn every_kernel_has_no_race_and_no_missing_wait() {
+    if is_long() {
+        passes(Emulated { races: true, ..Emulated::default() }, every_kernel(), 14);
+    }
+    passes(Emulated { seed: 1, races: true, blas: true, ..Emulated::default() }, every_kernel(), 14);
+}
+
+#[test]
 #[ignore = "full: AddressSanitizer takes a minute for every kernel"]
 fn every_kernel_in_a_third_order_with_address_sanitizer() {
     passes(Emulated { seed: 2, sanitized: true, ..Emulated::default() }, every_kernel(), 14);

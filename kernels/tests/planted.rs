@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::common::emulator::{self, Emulated};
-use crate::emulated::{every_kernel, is_long, passes, run};
+use crate::emulated::{is_long, run};
 
 /// Returns what a program printed.
 fn text(output: &Output) -> String {
@@ -86,13 +86,4 @@ fn a_sum_without_atomics_is_found() {
 #[ignore = "full: compiles changed kernels eight times: 11 s"]
 fn faults_in_kernels_are_found_in_every_order() {
     is_found_in_kernels(&IN_KERNELS, 0..if is_long() { 10 } else { 1 });
-}
-
-#[test]
-#[ignore = "full: the race checker takes almost three minutes for every kernel"]
-fn kernels_have_no_race_and_no_missing_wait() {
-    if is_long() {
-        passes(Emulated { races: true, ..Emulated::default() }, every_kernel(), 14);
-    }
-    passes(Emulated { seed: 1, races: true, blas: true, ..Emulated::default() }, every_kernel(), 14);
 }
