@@ -37,20 +37,10 @@ impl VertexNames {
     /// # Cost
     /// O(size of the file) for text, of which 8 bytes per vertex stay in memory.
     pub fn open(dir: &Path, vertices: usize) -> Result<Option<Self>> {
-        if let Some(npy) = open_if_there(dir, NUMBERS, &[Dtype::I64], "int64 ('<i8')")? {
-            npy.expect_len(vertices, "one id per vertex")?;
-            return Ok(Some(Self(Kind::Numbers(npy.array()))));
+        if let Some(ids) = numbers(dir, vertices)? {
+            return Ok(Some(Self(Kind::Numbers(ids))));
         }
-        let path = dir.join(NAMES_FILE);
-        if matches!(path.try_exists(), Ok(false)) {
-            return Ok(None);
-        }
-        let text = mmap::map(&path, "it was there a moment ago")?;
-        let starts = line_starts((*text).as_ref(), vertices).map_err(|found| {
-            let expected = format!("[{vertices}] (one line per vertex)");
-            Error::Shape { file: path.display().to_string(), found: vec![found], expected }
-        })?;
-        Ok(Some(Self(Kind::Lines(text, starts))))
+        Ok(lines(dir, vertices)?.map(Self))
     }
 
     /// Returns the name of a vertex: a line of a file, which need not be UTF-8, or a number.
@@ -68,6 +58,27 @@ impl VertexNames {
     }
 }
 
+/// Opens the numeric names, if there are any.
+fn numbers(dir: &Path, vertices: usize) -> Result<Option<Shared<i64>>> {
+    let Some(npy) = open_if_there(dir, NUMBERS, &[Dtype::I64], "int64 ('<i8')")? else { return Ok(None) };
+    npy.expect_len(vertices, "one id per vertex")?;
+    Ok(Some(npy.array()))
+}
+
+/// Opens the other names, if there are any.
+fn lines(dir: &Path, vertices: usize) -> Result<Option<Kind>> {
+    let path = dir.join(NAMES_FILE);
+    if matches!(path.try_exists(), Ok(false)) {
+        return Ok(None);
+    }
+    let text = mmap::map(&path, "it was there a moment ago")?;
+    let starts = line_starts((*text).as_ref(), vertices).map_err(|found| {
+        let expected = format!("[{vertices}] (one line per vertex)");
+        Error::Shape { file: path.display().to_string(), found: vec![found], expected }
+    })?;
+    Ok(Some(Kind::Lines(text, starts)))
+}
+
 /// Writes the names of the vertices of the dataset directory `from` to the directory `to`, in another order. Does nothing
 /// if there are no names.
 ///
@@ -77,22 +88,17 @@ impl VertexNames {
 /// O(size of the files); 8 bytes per vertex.
 pub(crate) fn relabel(from: &Path, order: &Permutation, to: &Path) -> Result<()> {
     let vertices = order.old_of_new().len();
-    match VertexNames::open(from, vertices)?.map(|names| names.0) {
-        None => Ok(()),
-        Some(Kind::Numbers(ids)) => {
-            let ids = order.rows(&ids, 1);
-            put_file(&to.join(NUMBERS_FILE), |to| npy::write(to, Dtype::I64, &[vertices], &ids))
-        }
-        Some(lines) => {
-            let lines = VertexNames(lines);
-            put_file(&to.join(NAMES_FILE), |to| {
-                order.old_of_new().iter().try_for_each(|&old| {
-                    to.write_all(&lines.get(old as usize))?;
-                    to.write_all(b"\n")
-                })
-            })
-        }
+    if let Some(ids) = numbers(from, vertices)? {
+        let ids = order.rows(&ids, 1);
+        put_file(&to.join(NUMBERS_FILE), |to| npy::write(to, Dtype::I64, &[vertices], &ids))?;
     }
+    let Some(names) = lines(from, vertices)?.map(VertexNames) else { return Ok(()) };
+    put_file(&to.join(NAMES_FILE), |to| {
+        order.old_of_new().iter().try_for_each(|&old| {
+            to.write_all(&names.get(old as usize))?;
+            to.write_all(b"\n")
+        })
+    })
 }
 
 /// Returns where each of `lines` lines starts, and where the last one ends. The end of the last line may be missing.
