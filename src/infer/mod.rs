@@ -18,6 +18,7 @@ pub(crate) use evaluation::{Counts, evaluation_program, push_on_split};
 pub use live::{LivePredictions, Update};
 pub use many::{GraphPrediction, Predictions};
 pub use metrics::SplitPredictions;
+#[cfg(feature = "command")]
 pub(crate) use metrics::{predicted_class, probabilities};
 pub(crate) use predictor::TrainedOn;
 pub use predictor::{Prediction, Predictor};
