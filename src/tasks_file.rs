@@ -21,7 +21,7 @@ const MOST_BYTES: u64 = 256 << 20;
 /// [`Error::Io`] if the file cannot be read, [`Error::Tasks`] if it is not a valid task graph.
 pub fn read(path: &Path) -> Result<TaskGraph> {
     let read = plain_file::read_text(path, MOST_BYTES);
-    let text = read.map_err(|source| Error::Io { action: "read the task graph", path: path.into(), source })?;
+    let text = read.map_err(Error::io("read the task graph", path))?;
     parse(&text).map_err(|reason| Error::Tasks { path: path.into(), reason })
 }
 

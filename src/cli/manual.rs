@@ -1,6 +1,6 @@
 //! `lapidary completions` and `lapidary man`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -39,12 +39,8 @@ pub(super) struct ManArgs {
 
 /// Writes a man page for the command and for each verb.
 pub(super) fn man(args: &ManArgs, command: Command) -> Result<()> {
-    let failed = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| Error::Io { action: "write the man pages", path, source }
-    };
-    std::fs::create_dir_all(&args.out).map_err(failed(&args.out))?;
-    clap_mangen::generate_to(command, &args.out).map_err(failed(&args.out))?;
+    let written = std::fs::create_dir_all(&args.out).and_then(|()| clap_mangen::generate_to(command, &args.out));
+    written.map_err(Error::io("write the man pages", &args.out))?;
     let (folder, page) = (args.out.display(), args.out.join("lapidary.1"));
     print(&format!("The man pages are in {folder}; read one with: man -l {}", page.display()))
 }

@@ -1,7 +1,7 @@
 //! `lapidary profile`.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::{ArgGroup, Args};
@@ -67,13 +67,9 @@ pub(super) fn run(args: &ProfileArgs, ranks: &Ranks) -> Result<()> {
 
 /// Measures the network, prints it, and writes the file if requested.
 fn measure_network(args: &ProfileArgs, ranks: &Ranks) -> Result<()> {
-    let failed = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| Error::Io { action: "write the network", path, source }
-    };
     // Opens the file first, so that a file that cannot be written is an error before the work.
     let out = args.out.as_deref().filter(|_| ranks.is_first() && ranks.count() > 1);
-    let out = out.map(|path| OutputFile::create(path).map_err(failed(path))).transpose()?;
+    let out = out.map(|path| OutputFile::create(path).map_err(Error::io("write the network", path))).transpose()?;
     let links = ranks.measure_links()?;
     let network = Network::of_links(&links).ok_or(Error::Alone)?;
     let of_link = |link: &Link| json!([link.ranks[0], link.ranks[1], link.latency_s, link.bytes_per_s]);
@@ -85,7 +81,7 @@ fn measure_network(args: &ProfileArgs, ranks: &Ranks) -> Result<()> {
     });
     if let (Some(mut file), Some(path)) = (out, &args.out) {
         let text = format!("{written}\n");
-        file.write_all(text.as_bytes()).and_then(|()| file.finish()).map_err(failed(path))?;
+        file.write_all(text.as_bytes()).and_then(|()| file.finish()).map_err(Error::io("write the network", path))?;
     }
     if args.json {
         written["event"] = "network".into();

@@ -378,6 +378,14 @@ fn shortage(have_bytes: u64, need_bytes: u64) -> String {
     format!("{have} of memory, but this needs {need}{exact}")
 }
 
+impl Error {
+    /// Returns a function for `map_err` that adds the action and the path to an I/O error.
+    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { action, path, source }
+    }
+}
+
 impl From<ProgramError> for Error {
     fn from(error: ProgramError) -> Self {
         Self::Model(error.into())

@@ -156,10 +156,6 @@ pub(crate) fn record_bytes(record: &impl Serialize) -> Vec<u8> {
 /// # Errors
 /// [`Error::Io`]. A complete folder, earlier or new, is then in its place, or an earlier one under `.old-<name>`.
 pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> {
-    let io = |action, path: &Path| {
-        let path = path.to_path_buf();
-        move |source| Error::Io { action, path, source }
-    };
     let digests = digests_text(files);
     let place = dir.join(name);
     if plain_file::read(&place.join(DIGESTS_FILE), plain_file::TEXT_BYTES).is_ok_and(|found| found == digests)
@@ -167,7 +163,7 @@ pub(crate) fn write_folder(dir: &Path, name: &str, files: &Files) -> Result<()> 
     {
         return Ok(());
     }
-    fs::create_dir_all(dir).map_err(io("create the checkpoint folder", dir))?;
+    fs::create_dir_all(dir).map_err(Error::io("create the checkpoint folder", dir))?;
     let fresh = dir.join(format!(".new-{name}"));
     remove_folder(&fresh)?;
     let written = write_fresh(&fresh, files, digests).and_then(|()| put_in_place(dir, &fresh, &place, name));
@@ -187,22 +183,17 @@ fn has(folder: &Path, files: &Files) -> bool {
 }
 
 fn write_fresh(fresh: &Path, files: &Files, digests: Vec<u8>) -> Result<()> {
-    let failed = |source| Error::Io { action: "create the checkpoint folder", path: fresh.into(), source };
-    fs::create_dir(fresh).map_err(failed)?;
+    fs::create_dir(fresh).map_err(Error::io("create the checkpoint folder", fresh))?;
     for (file, bytes) in files.iter().chain([&(DIGESTS_FILE, digests)]) {
         let path = fresh.join(file);
         let written = File::create(&path).and_then(|mut f| f.write_all(bytes).and_then(|()| f.sync_all()));
-        written.map_err(|source| Error::Io { action: "write the checkpoint file", path, source })?;
+        written.map_err(Error::io("write the checkpoint file", path))?;
     }
     sync_folder(fresh)
 }
 
 /// Renames `fresh` to `place`, and removes what was there.
 fn put_in_place(dir: &Path, fresh: &Path, place: &Path, name: &str) -> Result<()> {
-    let io = |action, path: &Path| {
-        let path = path.to_path_buf();
-        move |source| Error::Io { action, path, source }
-    };
     let old = dir.join(format!(".old-{name}"));
     if place.symlink_metadata().is_ok() {
         remove_folder(&old)?;
@@ -211,9 +202,9 @@ fn put_in_place(dir: &Path, fresh: &Path, place: &Path, name: &str) -> Result<()
             sync_folder(dir)?;
             return remove_folder(fresh);
         }
-        fs::rename(place, &old).map_err(io("replace the checkpoint", place))?;
+        fs::rename(place, &old).map_err(Error::io("replace the checkpoint", place))?;
     }
-    fs::rename(fresh, place).map_err(io("put the checkpoint in place at", place))?;
+    fs::rename(fresh, place).map_err(Error::io("put the checkpoint in place at", place))?;
     sync_folder(dir)?;
     remove_folder(&old)
 }
@@ -233,7 +224,7 @@ fn swap(_: &Path, _: &Path) -> std::io::Result<()> {
 /// Flushes the entries of a folder to the disk, where the system supports that.
 fn sync_folder(dir: &Path) -> Result<()> {
     let synced = if cfg!(unix) { File::open(dir).and_then(|dir| dir.sync_all()) } else { Ok(()) };
-    synced.map_err(|source| Error::Io { action: "write the checkpoint folder", path: dir.into(), source })
+    synced.map_err(Error::io("write the checkpoint folder", dir))
 }
 
 /// Removes all but the newest `keep` epochs from a checkpoint folder, and all but the newest `keep` states within an

@@ -168,8 +168,7 @@ impl TraceFile {
 }
 
 fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_path_buf();
-    move |source| Error::Io { action: "write the trace", path, source }
+    Error::io("write the trace", path)
 }
 
 /// What the lanes of a device are called, by their number.

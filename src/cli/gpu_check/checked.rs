@@ -12,10 +12,10 @@ use super::section::{Finding, Finished};
 use super::shapes::Graphs;
 use super::speed::Peers;
 use super::verdict::Verdict;
-use super::{Scope, correctness, goals, io, speed};
+use super::{Scope, correctness, goals, speed};
 use crate::cli::output::{self, align, print, say};
 use crate::cli::page::{self, Block};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::output::OutputFile;
 
 /// All that is known so far.
@@ -180,5 +180,5 @@ fn by_name(sections: &[Finished]) -> Value {
 
 fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
     let path = folder.join(name);
-    OutputFile::write(&path, text.as_bytes()).map_err(io("write", &path))
+    OutputFile::write(&path, text.as_bytes()).map_err(Error::io("write", &path))
 }

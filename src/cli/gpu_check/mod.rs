@@ -16,7 +16,7 @@ mod shapes;
 mod speed;
 mod verdict;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
@@ -145,12 +145,6 @@ fn driver<T>(op: &str, result: lapidary_kernels::Result<T>) -> Result<T> {
     result.map_err(|source| Error::Device { device: "cuda".into(), op: op.into(), source: Box::new(source) })
 }
 
-/// Adds what was done with a file or folder to an error.
-fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Io { action, path, source }
-}
-
 /// Checks the GPU, writes the report, and returns the exit code of the verdict.
 pub(super) fn run(args: &GpuCheckArgs) -> Result<ExitCode> {
     let scope = Scope { gpu: args.gpu, size: args.size, only: args.only.clone() };
@@ -161,7 +155,7 @@ pub(super) fn run(args: &GpuCheckArgs) -> Result<ExitCode> {
     say(facts(&shown));
     preflight.notes.iter().for_each(|note| say(format_args!("note: {note}")));
     let folder = args.out.clone().unwrap_or_else(|| free_name(&preflight.gpu.name, &date));
-    std::fs::create_dir_all(&folder).map_err(io("make", &folder))?;
+    std::fs::create_dir_all(&folder).map_err(Error::io("make", &folder))?;
     let mut checked = Checked::new(scope, date, preflight, start);
     let graphs = Graphs::new(args.size);
     checked.check_correctness(&graphs, &folder)?;

@@ -7,11 +7,11 @@ use std::path::Path;
 use ndarray::Array2;
 use rayon::prelude::*;
 
-use super::{Size, io};
+use super::Size;
 use crate::dataset::generate::both_ways;
 use crate::dataset::npy::{self, Dtype};
 use crate::dataset::{Arrays, Dataset};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::Graph;
 use crate::output::OutputFile;
 
@@ -120,15 +120,15 @@ pub(super) fn write(folder: &Path, name: &str, graph: &Graph) -> Result<()> {
     let indptr: Vec<i64> = graph.indptr().iter().map(|&offset| offset as i64).collect();
     let file = |what: &str| {
         let path = folder.join(format!("{name}-{what}.npy"));
-        OutputFile::create(&path).map(|file| (file, path.clone())).map_err(io("write", &path))
+        OutputFile::create(&path).map(|file| (file, path.clone())).map_err(Error::io("write", &path))
     };
     let (mut to, path) = file("indptr")?;
     let written = npy::write(&mut to, Dtype::I64, &[indptr.len()], &indptr).and_then(|()| to.finish());
-    written.map_err(io("write", &path))?;
+    written.map_err(Error::io("write", &path))?;
     let (mut to, path) = file("indices")?;
     let indices = graph.indices();
     let written = npy::write(&mut to, Dtype::U32, &[indices.len()], indices).and_then(|()| to.finish());
-    written.map_err(io("write", &path))
+    written.map_err(Error::io("write", &path))
 }
 
 #[cfg(test)]

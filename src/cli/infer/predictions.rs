@@ -233,6 +233,5 @@ pub(super) fn write_logits(
 
 /// Returns the error of predictions that cannot be written.
 pub(super) fn unwritten(path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_path_buf();
-    move |source| Error::Io { action: "write the predictions", path, source }
+    Error::io("write the predictions", path)
 }

@@ -106,8 +106,7 @@ impl PageFile {
 }
 
 fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_path_buf();
-    move |source| Error::Io { action: "write the report", path, source }
+    Error::io("write the report", path)
 }
 
 #[cfg(test)]

@@ -161,9 +161,9 @@ fn take_folder(dir: &Path) -> Result<RunLock> {
 /// Creates the checkpoint folder and a temporary file in it, so that a folder that cannot be written is an error before
 /// hours of training.
 fn try_to_write(dir: &Path) -> Result<()> {
-    let failed = |source| Error::Io { action: "write into the checkpoint folder", path: dir.into(), source };
-    std::fs::create_dir_all(dir).map_err(failed)?;
-    tempfile::Builder::new().prefix(PROBE_PREFIX).tempfile_in(dir).map(drop).map_err(failed)
+    let failed = || Error::io("write into the checkpoint folder", dir);
+    std::fs::create_dir_all(dir).map_err(failed())?;
+    tempfile::Builder::new().prefix(PROBE_PREFIX).tempfile_in(dir).map(drop).map_err(failed())
 }
 
 /// Runs epochs until all are done, `--early-stop` applies, or a signal ends the run.

@@ -12,10 +12,10 @@ use super::super::budget::Budget;
 use super::super::goals::text;
 use super::super::section::{Finished, Row, Section};
 use super::super::shapes::{self, Graphs, SHAPES, Shape};
-use super::super::{Scope, Size, io};
+use super::super::{Scope, Size};
 use super::NEXT;
 use crate::cli::failure;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The program that times the others.
 const SCRIPT: &str = include_str!("gpu_peers.py");
@@ -85,18 +85,18 @@ fn add(section: &mut Section<'_>, answer: &Value) {
 }
 
 fn ask(scope: &Scope, graphs: &Graphs, python: &Path, budget: Budget) -> Result<Value> {
-    let folder = tempfile::tempdir().map_err(io("make", &std::env::temp_dir()))?;
+    let folder = tempfile::tempdir().map_err(Error::io("make", std::env::temp_dir()))?;
     write_graphs(&folder, graphs)?;
     let script = folder.path().join("gpu_peers.py");
-    std::fs::write(&script, SCRIPT).map_err(io("write", &script))?;
+    std::fs::write(&script, SCRIPT).map_err(Error::io("write", &script))?;
     let mut command = Command::new(python);
     command.args(["-W", "ignore"]).arg(&script).arg(folder.path()).arg(format!("{:.0}", budget.left_s()));
     command.env("CUDA_VISIBLE_DEVICES", visible(scope.gpu)).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().map_err(io("run", python))?;
-    wait(child, Duration::from_secs_f64(budget.left_s() + GRACE_S)).map_err(io("wait for", python))?;
+    let child = command.spawn().map_err(Error::io("run", python))?;
+    wait(child, Duration::from_secs_f64(budget.left_s() + GRACE_S)).map_err(Error::io("wait for", python))?;
     let path = folder.path().join("peers.json");
-    let answer = std::fs::read(&path).map_err(io("read", &path))?;
-    serde_json::from_slice(&answer).map_err(|error| io("read", &path)(error.into()))
+    let answer = std::fs::read(&path).map_err(Error::io("read", &path))?;
+    serde_json::from_slice(&answer).map_err(|error| Error::io("read", &path)(error.into()))
 }
 
 /// Returns the value of `CUDA_VISIBLE_DEVICES` with which the only GPU is number `gpu` of this process.
@@ -125,7 +125,7 @@ fn write_graphs(folder: &TempDir, graphs: &Graphs) -> Result<()> {
     let list: Vec<Value> = SHAPES.iter().map(|shape| row(shape)).collect();
     SHAPES.iter().try_for_each(|shape| shapes::write(folder.path(), shape.name, &graphs.of(shape)))?;
     let path = folder.path().join("graphs.json");
-    std::fs::write(&path, json!(list).to_string()).map_err(io("write", &path))
+    std::fs::write(&path, json!(list).to_string()).map_err(Error::io("write", &path))
 }
 
 /// Returns the bytes that the graphs take on disk.
