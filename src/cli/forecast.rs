@@ -56,8 +56,7 @@ pub(super) fn show(forecast: &Forecast, objective: Objective, explain: bool, as_
         }
         return Ok(());
     }
-    let rows = target_facts(forecast);
-    print(&facts(&rows))?;
+    print(&facts(&target_facts(forecast)))?;
     print(&format!("\n{}", parts_table(forecast)))?;
     print(&format!("\n{}", policies_table(forecast, objective)))?;
     if forecast.parts.len() > 1 {
@@ -278,9 +277,7 @@ pub(super) fn policy_rows(forecast: &Forecast, objective: Objective) -> Vec<[Str
     let row = |policy: &PolicyForecast| {
         let name = policy.policy.name().to_owned();
         let Ok(plan) = &policy.outcome else {
-            let mut row = [const { String::new() }; 9].map(|_| "-".to_owned());
-            row[0] = name;
-            return row;
+            return std::array::from_fn(|column| if column == 0 { name.clone() } else { "-".into() });
         };
         let [to_device, to_host] = plan.bytes();
         let cost = to_device + if objective == Objective::Both { to_host } else { 0 };

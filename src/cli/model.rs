@@ -119,6 +119,12 @@ impl DtypeArg {
 }
 
 impl ModelArgs {
+    /// Returns the name of `model` and its widths, as in `gcn 64-16-7`.
+    pub(super) fn named(&self, model: &Model) -> String {
+        let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
+        format!("{} {}", self.model, widths.join("-"))
+    }
+
     /// Returns the width of the hidden layers.
     pub(super) fn hidden(&self) -> usize {
         self.hidden

@@ -5,7 +5,7 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Row, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -116,7 +116,7 @@ pub(super) fn facts(rows: &[(&str, String)]) -> String {
 }
 
 /// Returns a table that has a header and no rows.
-pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
+pub(super) fn table(header: impl Into<Row>) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header(header);

@@ -321,13 +321,12 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     let objective = args.plan.objective.objective();
     super::forecast::show(&forecast, objective, args.explain, args.json)?;
     if let Some(report) = report {
-        let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
         let (vertices, edges, name) = match subject {
             Subject::Data(data) => (data.graph().vertex_count() as u64, data.graph().edge_count() as u64, data.name()),
             Subject::Shape(shape) => (shape.vertices, shape.edges, "a graph"),
         };
         let graph = format!("{name} of {} vertices and {} edges", count(vertices), count(edges));
-        let trained = format!("{} {} on {graph}", args.model.model, widths.join("-"));
+        let trained = format!("{} on {graph}", args.model.named(model));
         report.write(&super::plan_page::page(&trained, &forecast, objective))?;
     }
     let plans = || forecast.policies.iter().filter_map(|policy| policy.outcome.as_ref().ok());

@@ -85,12 +85,10 @@ impl Measured {
         if counts.nrows() > MOST_CLASSES {
             return Some(format!("The confusion matrix has {} classes: --json shows it.", counts.nrows()));
         }
-        let mut shown = table([""]);
-        let names = self.classes.iter().map(|name| one_line(name).into_owned());
-        let title = std::iter::once("test class \\ predicted".to_owned()).chain(names);
-        shown.set_header(title);
-        for (name, row) in self.classes.iter().zip(counts.rows()) {
-            shown.add_row(std::iter::once(one_line(name).into_owned()).chain(row.iter().map(|&n| count(n))));
+        let names = || self.classes.iter().map(|name| one_line(name).into_owned());
+        let mut shown = table(["test class \\ predicted".to_owned()].into_iter().chain(names()));
+        for (name, row) in names().zip(counts.rows()) {
+            shown.add_row([name].into_iter().chain(row.iter().map(|&n| count(n))));
         }
         Some(align(shown))
     }

@@ -6,7 +6,7 @@ mod predictions;
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 
 use self::metrics::{Measured, Metric};
@@ -99,9 +99,9 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     let format = args.out.as_deref().map(Format::of).transpose()?;
     if args.scores != Scores::None && format == Some(Format::Npy) {
         return Err(Error::Value {
-            option: "scores",
-            value: args.scores.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
-            expected: "--out is not a table; end its name in .csv or .tsv (an .npy file has the logits)".into(),
+            option: "out",
+            value: args.out.as_deref().unwrap_or_else(|| Path::new("")).display().to_string(),
+            expected: "--scores adds columns to a table; end the name in .csv or .tsv".into(),
         });
     }
     let [spec] = &args.data[..] else {
@@ -112,9 +112,9 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
         }
         if !args.metric.is_empty() {
             return Err(Error::Value {
-                option: "metric",
-                value: "given with several --data".into(),
-                expected: "these have the accuracy or the micro-F1 only; give one --data".into(),
+                option: "data",
+                value: args.data[1].clone(),
+                expected: "--metric measures one dataset, so give --data once".into(),
             });
         }
         return many::run(args, format, &predictor, ranks);

@@ -11,7 +11,7 @@ use ndarray_npy::WriteNpyExt;
 use crate::dataset::{Dataset, VertexNames};
 use crate::error::{Error, Result};
 use crate::graph::Permutation;
-use crate::infer::{Classes, Predictor, predicted_class, probabilities};
+use crate::infer::{Classes, Predictor, Softmax, predicted_class};
 use crate::model::LabelKind;
 use crate::output::OutputFile;
 
@@ -138,21 +138,17 @@ impl Table {
                 self.writer.write_field(spec)?;
             }
             self.writer.write_field(names.get(vertex))?;
-            let (prediction, probability) = match labels {
-                LabelKind::Class => one_predicted(row, classes),
-                LabelKind::Multi => all_predicted(row, classes),
+            let shares = probabilities(row, labels);
+            let predicted: Vec<usize> = match labels {
+                LabelKind::Class => predicted_class(row).into_iter().collect(),
+                LabelKind::Multi => (0..row.len()).filter(|&class| row[class] > 0.0).collect(),
             };
-            self.writer.write_field(prediction)?;
-            self.writer.write_field(probability)?;
-            match (self.scores, labels) {
-                (Scores::None, _) => {}
-                (Scores::Logits, _) => row.iter().try_for_each(|x| self.writer.write_field(x.to_string()))?,
-                (Scores::Probabilities, LabelKind::Class) => {
-                    probabilities(row).try_for_each(|p| self.writer.write_field((p as f32).to_string()))?;
-                }
-                (Scores::Probabilities, LabelKind::Multi) => {
-                    row.iter().try_for_each(|&x| self.writer.write_field(sigmoid(x).to_string()))?;
-                }
+            self.writer.write_field(listed(&predicted, |class| classes[class].clone()))?;
+            self.writer.write_field(listed(&predicted, |class| shares[class].to_string()))?;
+            match self.scores {
+                Scores::None => {}
+                Scores::Logits => row.iter().try_for_each(|x| self.writer.write_field(x.to_string()))?,
+                Scores::Probabilities => shares.iter().try_for_each(|p| self.writer.write_field(p.to_string()))?,
             }
             self.writer.write_record(None::<&[u8]>)?;
         }
@@ -193,23 +189,20 @@ pub(super) fn named_classes(names: Option<Vec<String>>, classes: usize) -> Vec<S
     names.unwrap_or_else(|| (0..classes).map(|class| class.to_string()).collect())
 }
 
-/// Returns the predicted class and its probability. Both are empty if the logits are NaN.
-fn one_predicted(row: ArrayView1<'_, f32>, classes: &[String]) -> (String, String) {
-    let Some(class) = predicted_class(row) else { return Default::default() };
-    let probability = probabilities(row).nth(class).expect("it is a column");
-    (classes[class].clone(), (probability as f32).to_string())
+/// Returns the probability of each class.
+fn probabilities(row: ArrayView1<'_, f32>, labels: LabelKind) -> Vec<f32> {
+    match labels {
+        LabelKind::Class => {
+            let softmax = Softmax::of(row);
+            row.iter().map(|&x| softmax.probability(x) as f32).collect()
+        }
+        LabelKind::Multi => row.iter().map(|&x| (1.0 / (1.0 + (-f64::from(x)).exp())) as f32).collect(),
+    }
 }
 
-/// Returns the classes that are predicted to apply, and their probabilities, each separated by `;`.
-fn all_predicted(row: ArrayView1<'_, f32>, classes: &[String]) -> (String, String) {
-    let predicted = row.iter().zip(classes).filter(|(x, _)| **x > 0.0);
-    let (names, shares): (Vec<&str>, Vec<String>) =
-        predicted.map(|(&x, class)| (class.as_str(), sigmoid(x).to_string())).unzip();
-    (names.join(";"), shares.join(";"))
-}
-
-fn sigmoid(x: f32) -> f32 {
-    (1.0 / (1.0 + (-f64::from(x)).exp())) as f32
+/// Lists what is said of the predicted classes, separated by `;`.
+fn listed(predicted: &[usize], said: impl Fn(usize) -> String) -> String {
+    predicted.iter().map(|&class| said(class)).collect::<Vec<_>>().join(";")
 }
 
 /// Writes logits as an array. If the vertices were relabelled, the rows are written in the order that they had before.

@@ -15,6 +15,9 @@ const BOTTOM: f64 = 46.0;
 /// The most marks on an axis.
 const MOST_TICKS: usize = 7;
 
+/// The most points of a line that are dots as well.
+const MOST_DOTS: usize = 40;
+
 /// Lines over a common axis.
 pub(in super::super) struct Chart {
     pub(in super::super) title: String,
@@ -146,14 +149,11 @@ pub(super) fn svg(chart: &Chart) -> String {
     }
     for (number, line) in chart.lines.iter().enumerate() {
         let points = line.points.iter().filter(|(_, y)| y.is_finite());
-        let places: Vec<String> =
-            points.map(|point| format!("{:.1},{:.1}", x.place(point.0), y.place(point.1))).collect();
-        add(format_args!("<polyline class=\"series{number}\" points=\"{}\"/>", places.join(" ")));
-        if places.len() <= 40 {
-            for place in &places {
-                let (cx, cy) = place.split_once(',').expect("it was joined by a comma");
-                add(format_args!("<circle class=\"series{number}\" cx=\"{cx}\" cy=\"{cy}\" r=\"3\"/>"));
-            }
+        let places: Vec<(f64, f64)> = points.map(|point| (x.place(point.0), y.place(point.1))).collect();
+        let joined: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        add(format_args!("<polyline class=\"series{number}\" points=\"{}\"/>", joined.join(" ")));
+        for (x, y) in places.iter().filter(|_| places.len() <= MOST_DOTS) {
+            add(format_args!("<circle class=\"series{number}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"));
         }
     }
     svg += "</svg>\n<figcaption>";

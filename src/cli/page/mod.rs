@@ -4,6 +4,7 @@ mod chart;
 mod html;
 mod markdown;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -55,11 +56,9 @@ impl Block {
     }
 
     /// A table of names and values.
-    pub(super) fn facts(rows: &[(&str, String)]) -> Self {
-        Self::table(
-            ["what", "value"],
-            rows.iter().map(|(name, value)| [name.trim().to_owned(), value.clone()]).collect(),
-        )
+    pub(super) fn facts(rows: &[(impl AsRef<str>, String)]) -> Self {
+        let rows = rows.iter().map(|(name, value)| [name.as_ref().trim().to_owned(), value.clone()]);
+        Self::table(["what", "value"], rows.collect())
     }
 
     /// How this command was called.
@@ -99,7 +98,6 @@ impl PageFile {
     /// # Errors
     /// [`Error::Io`].
     pub(super) fn write(mut self, page: &Page) -> Result<()> {
-        use std::io::Write;
         let written = self.file.write_all(html::page(page).as_bytes()).and_then(|()| self.file.finish());
         written.map_err(unwritten(&self.path))
     }

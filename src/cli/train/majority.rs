@@ -1,6 +1,7 @@
 //! The largest class: what a model has to beat, and what to try if it does not.
 
 use super::args::TrainArgs;
+use crate::cli::output::one_line;
 use crate::dataset::{Dataset, FeatureNorm, Labels, TEST};
 use crate::error::Result;
 
@@ -25,10 +26,10 @@ impl Majority {
     /// # Cost
     /// O(vertices + classes).
     pub(super) fn of(data: &Dataset) -> Option<Self> {
-        let Some(Labels::Class(labels)) = data.labels() else { return None };
+        let Some(labels @ Labels::Class(classes)) = data.labels() else { return None };
         let mut counts = vec![0u64; data.class_count()];
-        for (v, &class) in labels.iter().enumerate() {
-            if data.split()[v] == TEST && data.labels().is_some_and(|labels| labels.is_labelled(v)) {
+        for (v, &class) in classes.iter().enumerate() {
+            if data.split()[v] == TEST && labels.is_labelled(v) {
                 counts[class as usize] += 1;
             }
         }
@@ -46,23 +47,20 @@ impl Majority {
         if accuracy - self.share >= LEARNED * (1.0 - self.share) {
             return Ok(None);
         }
-        let mut tries = Vec::new();
-        match args.feature_norm()?.unwrap_or_else(|| data.default_feature_norm()) {
-            FeatureNorm::Row => tries.push("--feature-norm none".to_owned()),
-            FeatureNorm::None => tries.push("--feature-norm row".to_owned()),
-        }
+        let mut tries = vec![match args.feature_norm()?.unwrap_or_else(|| data.default_feature_norm()) {
+            FeatureNorm::Row => "--feature-norm none".to_owned(),
+            FeatureNorm::None => "--feature-norm row".to_owned(),
+        }];
         if args.training.epochs < USUAL_EPOCHS {
             tries.push(format!("--epochs {USUAL_EPOCHS}"));
         }
         if args.model.hidden() < USUAL_WIDTH {
             tries.push(format!("--hidden {USUAL_WIDTH}"));
         }
-        tries.push("another --lr or --model".to_owned());
-        let last = tries.pop().expect("there is one");
-        let first = tries.join(", ");
         Ok(Some(format!(
-            "note: the model is hardly better than predicting class {} for every vertex; try {first} or {last}",
-            crate::cli::output::one_line(&self.class),
+            "note: the model is hardly better than predicting class {} for every vertex; try {} or another --lr or --model",
+            one_line(&self.class),
+            tries.join(", "),
         )))
     }
 }

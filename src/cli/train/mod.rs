@@ -27,6 +27,7 @@ use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
 pub(super) use args::{BatchArgs, DEFAULT_EPOCHS, DrawArgs, TrainArgs};
+use majority::Majority;
 use recovery::{QuietPanics, Recovery, batches_done};
 use report::{Done, Progress, epoch_line, introduce, move_line, say_what_is_cut, summarise};
 pub(super) use report::{embedding_line, learned_line, reads_line};
@@ -90,7 +91,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     // A run that failed has a trace as well.
     let traced = trace.finish();
     let ended = trained.and_then(|done| {
-        let done = Done { read_seconds, ..done };
+        let done = Done { read_seconds, majority: Majority::of(&data), ..done };
         end(args, &mut trainer, started_at, &watch)?;
         if let Some(kernels) = kernels {
             kernels.finish(&trainer, args.output.json)?;

@@ -51,8 +51,7 @@ pub(super) fn page(args: &TrainArgs, (model, data): (&Model, &Dataset), trainer:
     blocks.push(Block::table(COPY_COLUMNS, done.copies()));
     blocks.push(Block::Heading("Again".into()));
     blocks.push(Block::command());
-    let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
-    let title = format!("Training: {} {} on {}", args.model.model, widths.join("-"), data.name());
+    let title = format!("Training: {} on {}", args.model.named(model), data.name());
     Page { title, blocks }
 }
 

@@ -28,6 +28,8 @@ pub(super) const COPY_COLUMNS: [&str; 3] = ["copies per epoch", "measured", "pla
 pub(super) struct Done {
     /// Seconds for reading the data.
     pub read_seconds: f64,
+    /// The largest class of the test vertices, if they have one class each.
+    pub majority: Option<Majority>,
     /// The loss of each epoch and the score of the validation vertices, if it was evaluated.
     pub history: Vec<Progress>,
     /// Seconds of each epoch.
@@ -142,7 +144,6 @@ pub(super) fn epoch_line(epoch: &Epoch, labels: LabelKind) -> serde_json::Value 
 }
 
 pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Result<()> {
-    let widths: Vec<String> = model.config().widths.iter().map(usize::to_string).collect();
     let heads = match model.config().attention.heads {
         1 => String::new(),
         heads => format!(" with {heads} heads"),
@@ -164,7 +165,7 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
     };
     say(format_args!(
         "{} on {}: {} vertices, {} edges{}, {} train / {} val / {} test, {} epoch{}{batches}",
-        format_args!("{} {}{heads}{}", args.model.model, widths.join("-"), args.model.dtype.said()),
+        format_args!("{}{heads}{}", args.model.named(model), args.model.dtype.said()),
         output::one_line(data.name()),
         output::count(data.graph().vertex_count() as u64),
         output::count(data.graph().edge_count() as u64),
@@ -205,14 +206,13 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
     let val = best.and_then(|b| b.val_accuracy);
     let eval_median = median(done.eval_seconds.get(1..).unwrap_or_default());
     let start_up = trainer.start_up();
-    let majority = Majority::of(data);
     if args.output.json {
         let mut line = json!({
             "event": "summary",
             "dataset": data.name(),
             score_name("test", labels): test,
             score_name("best_val", labels): val,
-            "test_largest_class": majority.as_ref().map(|majority| majority.share),
+            "test_largest_class": done.majority.as_ref().map(|majority| majority.share),
             "dtype": trainer.dtype().name(),
             "matmul": trainer.matmul().map(Matmul::name),
             "best_epoch": best.map(|b| b.epoch),
@@ -249,7 +249,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
         return json_line(&line);
     }
     print(&facts(&result_rows(args, data, trainer, done)))?;
-    if let Some((majority, accuracy)) = majority.zip(test)
+    if let Some((majority, accuracy)) = done.majority.as_ref().zip(test)
         && let Some(advice) = majority.advice(accuracy, args, data)?
     {
         say(advice);
@@ -296,8 +296,8 @@ pub(super) fn result_rows(
     let [read, plan, setup] = [done.read_seconds, start_up.plan_seconds, start_up.setup_seconds].map(seconds);
     let began = format!("reading {read}, planning {plan}, setup {setup}");
     let mut rows = vec![(test_name, percent(test)), (val_name, percent(val))];
-    if let Some(Majority { class, share }) = Majority::of(data) {
-        rows.insert(1, ("  largest class", format!("{} ({class})", percent(Some(share)))));
+    if let Some(Majority { class, share }) = &done.majority {
+        rows.insert(1, ("  largest class", format!("{} ({class})", percent(Some(*share)))));
     }
     rows.extend([
         ("best epoch", best.map_or_else(|| "-".into(), |b| format!("{} of {}", b.epoch, trainer.epoch()))),

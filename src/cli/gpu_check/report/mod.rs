@@ -32,8 +32,7 @@ pub(super) fn report(checked: &Checked) -> Page {
         blocks.push(table);
     }
     blocks.push(Block::Heading("The machine".into()));
-    let facts = checked.preflight.facts.iter().map(|(name, value)| [name.clone(), value.clone()]).collect();
-    blocks.push(Block::table(["what", "value"], facts));
+    blocks.push(Block::facts(&checked.preflight.facts));
     if !checked.preflight.notes.is_empty() {
         blocks.push(Block::List(checked.preflight.notes.clone()));
     }
