@@ -31,15 +31,20 @@ def cells_of(name):
 
 
 def gather_loop(kernel, storage):
-    """Returns the figures of the first loop that loads rows of at least four edges and adds them."""
+    """Returns the figures of the loop that loads rows of at least four edges and adds them. Steps that follow a gather also
+    load and add in a loop, but have fewer loads whose values become addresses."""
     vector, tiles = cells_of(kernel.name)
+    best = None
     for loop in kernel.loops():
         code = [kernel.code[position] for position in loop]
         adds = sum(i.operation == "FADD" for i in code)
         indices, rows = _loads(kernel, loop)
         edges = adds // (vector * tiles)
-        if edges < 4 or adds % (vector * tiles) or not indices or not rows:
+        if edges < 4 or adds % (vector * tiles) or not rows or len(indices) <= (len(best[2]) if best else 0):
             continue
+        best = loop, edges, indices, rows
+    if best:
+        loop, edges, indices, rows = best
         issued = kernel.shortest_path(loop)
         row_bytes = vector * tiles * (4 if storage == "f32" else 2)
         between = [kernel.code[position] for position in loop if indices[0] < position < indices[-1]]
@@ -62,7 +67,9 @@ def _loads(kernel, loop):
     after, body = kernel.successors(), set(loop)
     loads = [position for position in loop if kernel.code[position].operation == "LDG"]
     uses = {load: _use(kernel, body, after, load) for load in loads}
-    return [load for load in loads if uses[load] == "LDG"], [load for load in loads if uses[load] == "FADD"]
+    is_index = {load: uses[load] == "LDG" and kernel.code[load].width_bits == 32 for load in loads}
+    rows = [load for load in loads if uses[load] and not is_index[load]]
+    return [load for load in loads if is_index[load]], rows
 
 
 def _use(kernel, loop, after, load):

@@ -26,16 +26,16 @@ impl GpuRates {
     /// Returns the rates of a GPU with a built-in profile; `None` for GPUs whose L2 cache or machine code is not known.
     ///
     /// # Source
-    /// - `h200`, `h100`: 132 multiprocessors (NVIDIA H100 white paper, 2022; the H200 has the same chip). 1.755 GHz is the
-    ///   boost clock of the H100 for PCIe; boards with SXM reach 1.98 GHz, unless their power limit is reached. NVIDIA does
-    ///   not publish the L2 rate: 5,120 bytes per cycle, as on the A100, would be 9.0 TB/s, and 5.5 TB/s is an assumption
-    ///   of what kernels reach.
+    /// - `h200`, `h100`: 132 multiprocessors (NVIDIA H100 white paper, 2022; the H200 has the same chip). 1.98 GHz and
+    ///   8.1 TB/s were measured on an H200: its clock, and the rate of the L2 cache that gathers of 128-byte pieces reach
+    ///   (`bench/results/gpu_gathers.md`). NVIDIA publishes neither; 5,120 bytes per cycle, as on the A100, would be
+    ///   10.1 TB/s.
     /// - `a100`: 108 multiprocessors at 1.41 GHz, L2 reads of 5,120 bytes per cycle (NVIDIA A100 white paper, 2020), of which
-    ///   the same share, 0.61, is assumed.
+    ///   the same share, 0.8, is assumed.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let (architecture, multiprocessors, clock_hz, l2_bytes_per_s) = match name {
-            "h200" | "h100" => ("sm_90", 132.0, 1.755e9, 5.5e12),
-            "a100" => ("sm_80", 108.0, 1.41e9, 0.61 * 5120.0 * 1.41e9),
+            "h200" | "h100" => ("sm_90", 132.0, 1.98e9, 8.1e12),
+            "a100" => ("sm_80", 108.0, 1.41e9, 0.8 * 5120.0 * 1.41e9),
             _ => return None,
         };
         Some(Self { architecture: architecture.into(), multiprocessors, clock_hz, l2_bytes_per_s })

@@ -77,6 +77,7 @@ T exchanged(unsigned mask, T value, unsigned lane) {
     static void name(const Args a);                                                                              \
     static const simt::Kernel simt_kernel_##name(#name, sizeof(Args), [](const void* a) { name(*(const Args*)a); }); \
     static void name(const Args a)
+#define KERNEL_OF(BLOCKS, name, Args) KERNEL(name, Args)
 
 #define __device__
 // One block runs at a time, so one copy is enough. It is global so that AddressSanitizer sees its end.

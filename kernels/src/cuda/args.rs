@@ -53,6 +53,10 @@ pub(super) struct Gather {
     pub(super) windowed: u64,
     pub(super) d: u32,
     pub(super) lanes: u32,
+    pub(super) most_edges: u32,
+    pub(super) hub_groups: u32,
+    pub(super) hub_slices: u32,
+    pub(super) unused: u32,
     pub(super) steps: RowStepsArgs,
 }
 

@@ -21,7 +21,9 @@ typedef float Stored;
 #endif
 
 #ifndef KERNEL
-#define KERNEL(name, Args) extern "C" __global__ void __launch_bounds__(256, 2) name(const Args a)
+// A kernel whose registers leave room for so many blocks on a multiprocessor.
+#define KERNEL_OF(BLOCKS, name, Args) extern "C" __global__ void __launch_bounds__(256, BLOCKS) name(const Args a)
+#define KERNEL(name, Args) KERNEL_OF(2, name, Args)
 #endif
 
 constexpr u32 THREADS = 256;

@@ -56,6 +56,7 @@ impl File {
             Self::Attention | Self::AttentionGrad | Self::AttentionRows => {
                 concat!("#line 1 \"attention.cuh\"\n", include_str!("attention.cuh"))
             }
+            Self::Gather(_) => concat!("#line 1 \"gather.cuh\"\n", include_str!("gather.cuh")),
             _ => "",
         }
     }

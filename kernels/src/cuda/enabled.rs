@@ -33,6 +33,8 @@ mod faults;
 mod gather;
 #[path = "graphs.rs"]
 mod graphs;
+#[path = "hubs.rs"]
+mod hubs;
 #[path = "linear.rs"]
 mod linear;
 #[path = "loss.rs"]

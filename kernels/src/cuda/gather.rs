@@ -5,6 +5,7 @@ use super::autotune::{Shape, columns_to_try};
 use super::compile::File;
 use super::edges::lookup;
 use super::engine::Task;
+use super::hubs::Hubs;
 use super::prepare::{BlockAddresses, Plan, kernel_call};
 use super::rows::{columns, pack_steps};
 use crate::cuda::gather_kernel::{Division, GatherKind};
@@ -53,6 +54,10 @@ impl Plan<'_> {
             windowed: u64::from(windowed),
             d: columns(name, d)?,
             lanes: 0,
+            most_edges: 0,
+            hub_groups: 0,
+            hub_slices: 0,
+            unused: 0,
             steps: pack_steps(first, out.float()),
         };
         let held = own.rows + block.halo_sources;
@@ -81,8 +86,15 @@ impl Plan<'_> {
                 return None;
             }
             let division = Division::of(shape.d, shape.stored, columns);
-            let blocks = [shape.rows.div_ceil(division.width.rows_of_block()), division.slices];
-            let args = args::Gather { lanes: division.width.lanes as u32, ..args };
+            let hubs = Hubs::of(shape.rows, shape.edges, division.columns);
+            let blocks = [hubs.blocks() + shape.rows.div_ceil(division.width.rows_of_block()), division.slices];
+            let args = args::Gather {
+                lanes: division.width.lanes as u32,
+                most_edges: hubs.most_edges,
+                hub_groups: hubs.groups,
+                hub_slices: hubs.slices,
+                ..args
+            };
             kernel_call(File::Gather(kind).over(shape.stored), kind.kernel(&division), blocks, &args)
         };
         let engine = self.engine();

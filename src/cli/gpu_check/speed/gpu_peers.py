@@ -175,7 +175,8 @@ class EdgeIndexGcn(torch.nn.Module):
 class CuSparse:
     """SpMM of cuSPARSE, with everything prepared once."""
 
-    ALGORITHMS = {"default": 0, "csr_alg1": 4, "csr_alg2": 6, "csr_alg3": 12}
+    # csr_alg3 read memory that is not its own on an H200 (CUDA 13.0), which ends the process.
+    ALGORITHMS = {"default": 0, "csr_alg1": 4, "csr_alg2": 6}
 
     def __init__(self):
         self.cusparse = ctypes.CDLL("libcusparse.so.12")
@@ -210,25 +211,25 @@ class CuSparse:
         return lambda: self.call("cusparseSpMM", *head, pointer(kept[3]))
 
 
-def rows(clock, wanted):
-    """Returns a row for each name and function of `wanted`, with its error if it fails, and the names that there was no
-    time for."""
-    measured, left_out = [], []
+def measure(clock, wanted, found, save):
+    """Adds to `found` a row for each name and function of `wanted`, with its error if it fails, or the name if there is no
+    time for it. Saves after each, because a library that crashes ends the program."""
     for row, work in wanted:
         if clock.spent():
-            left_out.append(" ".join(str(value) for value in row.values()))
+            found["left_out"].append(" ".join(str(value) for value in row.values()))
             continue
         try:
             row.update(work())
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        measured.append(row)
+        found["rows"].append(row)
+        save()
         if clock.cuda:
             torch.cuda.empty_cache()
-    return measured, left_out
 
 
 def gathers(clock, name, graph, widths):
+    """Returns the gathers to measure."""
     csr, sparse = None, None
 
     def ones():
@@ -269,13 +270,13 @@ def gathers(clock, name, graph, widths):
     peers = [("torch_csr", by_torch), (EDGE_INDEX, by_edge_index)]
     if clock.cuda:
         peers.insert(1, ("cusparse", by_cusparse))
-    wanted = [
+    return [
         ({"shape": name, "width": d, "peer": peer}, lambda work=work, d=d: work(d)) for d in widths for peer, work in peers
     ]
-    return rows(clock, wanted)
 
 
 def epochs(clock, name, graph, networks):
+    """Returns the epochs to measure."""
     wanted = []
     csr = None
 
@@ -310,7 +311,7 @@ def epochs(clock, name, graph, networks):
         for peer, make in makers:
             row = {"shape": name, "network": network, "peer": peer}
             wanted.append((row, lambda network=network, make=make: train(network, make)))
-    return rows(clock, wanted)
+    return wanted
 
 
 EDGE_INDEX = "pyg_edge_index" if torch_geometric else "torch_edge_index"
@@ -333,6 +334,12 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     for kind in ["epochs", "gathers"]:
         peers[kind] = {"rows": [], "left_out": []}
+
+    def save():
+        with open(os.path.join(arguments.folder, "peers.json"), "w", encoding="utf-8") as file:
+            json.dump(peers, file, indent=2)
+
+    save()
     # Epochs of every shape first: they matter most.
     for kind in ["epochs", "gathers"]:
         for shape in shapes:
@@ -342,15 +349,12 @@ def main():
                 continue
             graph = Graph(arguments.folder, name, arguments.device)
             if kind == "epochs":
-                measured, left_out = epochs(clock, name, graph, shape["networks"])
+                wanted = epochs(clock, name, graph, shape["networks"])
             else:
-                measured, left_out = gathers(clock, name, graph, shape["widths"])
-            peers[kind]["rows"] += measured
-            peers[kind]["left_out"] += left_out
-            del graph
-            # Save the results so far, whatever comes next.
-            with open(os.path.join(arguments.folder, "peers.json"), "w", encoding="utf-8") as file:
-                json.dump(peers, file, indent=2)
+                wanted = gathers(clock, name, graph, shape["widths"])
+            measure(clock, wanted, peers[kind], save)
+            del graph, wanted
+    save()
 
 
 if __name__ == "__main__":

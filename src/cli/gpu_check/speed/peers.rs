@@ -1,7 +1,8 @@
 //! PyTorch, PyTorch Geometric and cuSPARSE on the same graphs, if Python has them.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
@@ -57,9 +58,9 @@ pub(in super::super) fn others(scope: &Scope, graphs: &Graphs, peers: &Peers, bu
             let mut answer = None;
             section.row("all", || {
                 Ok(match ask(scope, graphs, python, budget) {
-                    Ok(answered) => {
+                    Ok((answered, ended)) => {
                         answer = Some(answered);
-                        Row::new(json!({}))
+                        ended.map_or_else(|| Row::new(json!({})), Row::NotHere)
                     }
                     Err(error) => Row::NotHere(failure::in_one_line(&error)),
                 })
@@ -84,19 +85,32 @@ fn add(section: &mut Section<'_>, answer: &Value) {
     }
 }
 
-fn ask(scope: &Scope, graphs: &Graphs, python: &Path, budget: Budget) -> Result<Value> {
+/// Returns what the program measured, and why it ended if it did not end by itself.
+fn ask(scope: &Scope, graphs: &Graphs, python: &Path, budget: Budget) -> Result<(Value, Option<String>)> {
     let folder = tempfile::tempdir().map_err(Error::io("make", std::env::temp_dir()))?;
     write_graphs(&folder, graphs)?;
     let script = folder.path().join("gpu_peers.py");
     std::fs::write(&script, SCRIPT).map_err(Error::io("write", &script))?;
     let mut command = Command::new(python);
     command.args(["-W", "ignore"]).arg(&script).arg(folder.path()).arg(format!("{:.0}", budget.left_s()));
-    command.env("CUDA_VISIBLE_DEVICES", visible(scope.gpu)).stdout(Stdio::null()).stderr(Stdio::null());
+    command.env("CUDA_VISIBLE_DEVICES", visible(scope.gpu)).stdout(Stdio::null());
+    let said = folder.path().join("stderr");
+    command.stderr(File::create(&said).map_err(Error::io("make", &said))?);
     let child = command.spawn().map_err(Error::io("run", python))?;
-    wait(child, Duration::from_secs_f64(budget.left_s() + GRACE_S)).map_err(Error::io("wait for", python))?;
+    let most = Duration::from_secs_f64(budget.left_s() + GRACE_S);
+    let status = wait(child, most).map_err(Error::io("wait for", python))?;
+    let said = std::fs::read(&said).map_err(Error::io("read", &said))?;
+    let ended = (!status.success()).then(|| how_it_ended(status, &String::from_utf8_lossy(&said)));
     let path = folder.path().join("peers.json");
     let answer = std::fs::read(&path).map_err(Error::io("read", &path))?;
-    serde_json::from_slice(&answer).map_err(|error| Error::io("read", &path)(error.into()))
+    let answer = serde_json::from_slice(&answer).map_err(|error| Error::io("read", &path)(error.into()))?;
+    Ok((answer, ended))
+}
+
+/// Says how the program ended, with the last line that it wrote.
+fn how_it_ended(status: ExitStatus, said: &str) -> String {
+    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    format!("the rest: the program that times the others ended with {status}: {last}")
 }
 
 /// Returns the value of `CUDA_VISIBLE_DEVICES` with which the only GPU is number `gpu` of this process.
@@ -107,16 +121,18 @@ fn visible(gpu: u32) -> String {
 }
 
 /// Waits for a process, and ends it when its time is over. What it has written until then is kept.
-fn wait(mut child: Child, most: Duration) -> std::io::Result<()> {
+fn wait(mut child: Child, most: Duration) -> std::io::Result<ExitStatus> {
     let start = Instant::now();
-    while child.try_wait()?.is_none() {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
         if start.elapsed() >= most {
             child.kill()?;
-            return child.wait().map(drop);
+            return child.wait();
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    Ok(())
 }
 
 /// Writes the measured graphs, and `graphs.json` with the widths and networks of each.
