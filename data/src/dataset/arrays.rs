@@ -49,6 +49,7 @@ struct Rest {
     features: Option<RawFeatures>,
     labels: Option<RawLabels>,
     classes: Option<usize>,
+    class_names: Option<Vec<String>>,
     splits: [Option<Members>; 3],
     graph_ids: Option<Shared<i64>>,
     feature_norm: Option<FeatureNorm>,
@@ -113,6 +114,31 @@ impl Arrays {
         self
     }
 
+    /// Sets dense features that may have other holders: the cells in C order. They are not copied.
+    ///
+    /// # Shapes
+    /// `cells`: `[vertices * width]`.
+    ///
+    /// ```
+    /// use lapidary_data::dataset::{Arrays, Dataset, Error, Features};
+    ///
+    /// let cells: lapidary_arrays::Shared<f32> = vec![1.0, 0.0, 1.0, 0.5, 0.0, 0.5].into();
+    /// let arrays = Arrays::edges(3, &[(0, 1), (1, 2)]);
+    /// let data = Dataset::from_arrays(arrays.clone().shared_features(cells.clone(), 2))?;
+    /// let Some(Features::Dense(dense)) = data.features() else { unreachable!("they are dense") };
+    /// assert_eq!(dense.data().as_ptr(), cells.as_ptr());
+    ///
+    /// let wrong = Dataset::from_arrays(arrays.shared_features(cells, 4));
+    /// assert!(matches!(wrong, Err(Error::Shape { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn shared_features(mut self, cells: impl Into<Shared<f32>>, width: usize) -> Self {
+        let data = cells.into();
+        let rows = data.len().checked_div(width).unwrap_or(0);
+        self.rest.features = Some(RawFeatures::Dense { data, rows, width });
+        self
+    }
+
     /// Sets sparse features as CSR. Columns ascend strictly within a row.
     ///
     /// # Shapes
@@ -146,6 +172,24 @@ impl Arrays {
     /// Sets the number of classes. With one label per vertex, the default is the greatest label plus 1.
     pub fn classes(mut self, classes: usize) -> Self {
         self.rest.classes = Some(classes);
+        self
+    }
+
+    /// Sets the names of the classes, which a checkpoint keeps. There is one per class.
+    ///
+    /// ```
+    /// use lapidary_data::dataset::{Arrays, Dataset, Error};
+    ///
+    /// let arrays = Arrays::edges(2, &[(0, 1)]).labels(&[0, 1]);
+    /// let data = Dataset::from_arrays(arrays.clone().class_names(["cat", "dog"]))?;
+    /// assert_eq!(data.class_names().unwrap(), ["cat", "dog"]);
+    ///
+    /// let wrong = Dataset::from_arrays(arrays.class_names(["cat"]));
+    /// assert!(matches!(wrong, Err(Error::Disagrees { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn class_names<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.rest.class_names = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
@@ -246,6 +290,7 @@ impl Dataset {
             features: rest.features,
             labels: rest.labels,
             classes: rest.classes,
+            class_names: rest.class_names,
             splits: rest.splits,
             graph_ids: rest.graph_ids,
             feature_norm: rest.feature_norm,
