@@ -1,0 +1,263 @@
+"""Datasets: a graph with features, labels and splits, made from files or from the graphs of other libraries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from . import _arrays
+from ._arrays import Array
+from ._graphs import Columns, Found, found_in
+from ._lapidary import NativeDataset
+from .errors import DataError
+
+BUILTIN = ("karate", "planted")
+SPLITS = ("train", "val", "test")
+
+
+class Dataset:
+    """A graph with features, labels and splits; made by :func:`dataset`. It cannot be changed."""
+
+    def __init__(self, native: NativeDataset, names: Optional[list[Any]] = None) -> None:
+        self._native = native
+        self._names = names
+
+    @property
+    def name(self) -> str:
+        """The name of the dataset."""
+        return self._native.name
+
+    @property
+    def vertices(self) -> int:
+        """The number of vertices."""
+        return self._native.vertices
+
+    @property
+    def edges(self) -> int:
+        """The number of edges; an undirected edge counts twice."""
+        return self._native.edges
+
+    @property
+    def feature_width(self) -> int:
+        """The number of features per vertex; 0 without features."""
+        return self._native.feature_width
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return self._native.classes
+
+    @property
+    def class_names(self) -> Optional[list[str]]:
+        """The names of the classes, if they have names."""
+        return self._native.class_names
+
+    @property
+    def directed(self) -> bool:
+        """Whether some edge has no reverse."""
+        return self._native.directed
+
+    @property
+    def names(self) -> Optional[list[Any]]:
+        """The names of the vertices, if they have names."""
+        return self._names
+
+    @property
+    def labels(self) -> Optional[Array]:
+        """The labels as i64 ``[vertices]``, -1 for none; ``None`` without labels, and with several per vertex."""
+        return self._native.labels
+
+    def split(self, which: str) -> Array:
+        """Returns the ids of the vertices in the split ``train``, ``val`` or ``test``, as i64."""
+        if which not in SPLITS:
+            raise DataError(f"there is no split `{which}`, only {', '.join(SPLITS)}")
+        return np.flatnonzero(self._native.split == SPLITS.index(which) + 1)
+
+    def _addresses(self) -> dict[str, Optional[int]]:
+        """Returns where the arrays begin in memory, for tests."""
+        return dict(zip(("indptr", "indices", "features", "edge_weights"), self._native.addresses()))
+
+    def __repr__(self) -> str:
+        sizes = f"{self.vertices:,} vertices, {self.edges:,} edges, {self.feature_width:,} features"
+        train, val, test = self._native.split_sizes
+        return f"<Dataset {self.name!r}: {sizes}, {self.classes} classes, {train} train / {val} val / {test} test>"
+
+
+def dataset(
+    graph: Any,
+    *,
+    features: Any = None,
+    labels: Any = None,
+    train: Any = None,
+    val: Any = None,
+    test: Any = None,
+    edge_weights: Any = None,
+    vertices: Optional[int] = None,
+    undirected: bool = False,
+    classes: Optional[int] = None,
+    graph_ids: Any = None,
+    feature_norm: Optional[str] = None,
+    name: Optional[str] = None,
+    source: str = "source",
+    target: str = "target",
+    weight: Optional[str] = None,
+) -> Dataset:
+    """Makes a dataset.
+
+    An edge goes from a source u to a target v: v receives the message of u. An undirected graph has both directions of each
+    edge. ``graph`` is one of:
+
+    - the path of a dataset directory, or the name of a built-in dataset: ``karate``, ``planted``;
+    - ``torch_geometric.data.Data``: ``edge_index``, ``x``, ``y``, ``edge_weight``, ``train_mask``, ``val_mask``, ``test_mask``;
+    - a graph of DGL: ``ndata`` ``feat``, ``label``, ``train_mask`` and so on, ``edata`` ``weight`` or ``w``;
+    - a graph of networkx: ``features`` and ``labels`` may name attributes of vertices; undirected edges get both directions;
+    - a sparse matrix of scipy: ``A[i, j]`` is the edge i -> j, and its value the weight, unless all values are 1;
+    - a pandas DataFrame with an edge per row: the columns ``source``, ``target``, and ``weight`` if there is one. Vertices
+      are those of the index of ``features`` or ``labels``, if these are of pandas, otherwise all names in sorted order;
+    - a tuple ``(indptr, indices)``: a CSR in which row v lists the sources u of u -> v, ascending;
+    - an array ``[2, E]``: sources and targets.
+
+    Args:
+        graph: the edges, and what comes with them.
+        features: ``[vertices, width]``, dense or a sparse matrix of scipy.
+        labels: ``[vertices]``, -1, NaN or None for none; or ``[vertices, classes]`` of 0 and 1. Classes may be texts.
+        train, val, test: a mask ``[vertices]`` of bool, or ids; names, where vertices have names.
+        edge_weights: ``[E]``, in the order of the edges.
+        vertices: number of vertices, if it is not known from features or labels.
+        undirected: add the reverse of each edge of an array ``[2, E]`` or of a DataFrame, which list each edge once.
+        classes: number of classes, if it is more than the labels show.
+        graph_ids: ``[vertices]``: for several graphs in one, which graph a vertex is of; ascending.
+        feature_norm: ``row`` or ``none``: how features are normalised by default.
+        name: the name of the dataset.
+        source, target, weight: the names of the columns of a DataFrame; ``weight`` also of the attribute in networkx.
+
+    f32 features, i64 ``indptr`` and u32 or i32 ``indices`` without gaps are not copied. Their flag ``writeable`` is
+    ``False`` as long as something reads them. Do not write to their memory through other views either.
+
+    Raises:
+        DataError: if something is wrong with the data; a ``ValueError``.
+        MissingFileError, FileError: if a file cannot be read; an ``OSError``.
+
+    Example::
+
+        data = lapidary.dataset(adjacency, features=x, labels=y, train=train_mask, test=test_mask)
+    """
+    given = {"features": features, "labels": labels, "train": train, "val": val, "test": test}
+    rest = {"edge_weights": edge_weights, "vertices": vertices, "classes": classes, "graph_ids": graph_ids}
+    rest |= {"feature_norm": feature_norm, "name": name}
+    if isinstance(graph, (Dataset, str, os.PathLike)):
+        unused = [key for key, value in {**given, **rest}.items() if value is not None] + ["undirected"] * undirected
+        if unused:
+            raise DataError(f"a dataset that is whole already takes no `{unused[0]}`")
+        return graph if isinstance(graph, Dataset) else _opened(graph)
+    found = found_in(graph, given, Columns(source, target, weight))
+    return _built(found, {**given, **rest}, undirected)
+
+
+def _opened(path: Any) -> Dataset:
+    text = os.fspath(path)
+    if text in BUILTIN and not Path(text).is_dir():
+        text = f"builtin:{text}"
+    native = NativeDataset.load(text)
+    names = None if text.startswith("builtin:") else native.names_in(text)
+    return Dataset(native, names)
+
+
+def _built(found: Found, given: Mapping[str, Any], undirected: bool) -> Dataset:
+    for what in ("features", "labels", *SPLITS, "edge_weights", "vertices"):
+        if given.get(what) is not None and not (isinstance(given[what], str) and getattr(found, what) is not None):
+            setattr(found, what, given[what])
+    names = found.names
+    if names is not None:
+        for what in ("features", "labels", *SPLITS):
+            setattr(found, what, _by_name(getattr(found, what), names, what))
+    vertices = _vertex_count(found)
+    rest = _rest(found, vertices, given)
+    if found.csr is not None:
+        if undirected:
+            raise DataError("`undirected` is for lists of edges; a CSR has both directions of each edge already, or none")
+        return Dataset(_from_csr(found, rest), names)
+    return Dataset(_from_edges(found, vertices, undirected, rest), names)
+
+
+def _by_name(given: Any, names: list[Any], what: str) -> Any:
+    """Brings a table, a Series or a dict in the order of the vertices. Labels may be missing, and members of masks."""
+    if isinstance(given, Mapping):
+        default = None if what == "labels" else False
+        values = [given.get(name, default) for name in names]
+        return np.array(values, dtype=object if what == "labels" else bool)
+    if not _arrays.is_frame(given) and not _arrays.is_series(given):
+        return given
+    if _arrays.is_series(given) and what in SPLITS:
+        # A mask by name, or a list of names.
+        return given.reindex(names, fill_value=False) if given.dtype == bool else given.to_numpy()
+    lacking = next(iter(set(names) - set(given.index)), None) if what == "features" else None
+    if lacking is not None:
+        raise DataError(f"`{what}` has no row for the vertex {lacking!r}")
+    return given.reindex(names)
+
+
+def _vertex_count(found: Found) -> int:
+    if found.csr is not None:
+        return max(len(found.csr[0]) - 1, 0)
+    if found.vertices is not None:
+        return int(found.vertices)
+    for rows in (found.features, found.labels):
+        if rows is not None:
+            return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
+    ends = [_arrays.checked_ids(end, "edges") for end in found.coo or ()]
+    return max((int(end.max()) + 1 for end in ends if end.size), default=0)
+
+
+def _rest(found: Found, vertices: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts everything beside the edges."""
+    rest: dict[str, Any] = dict.fromkeys(
+        ("features", "sparse_features", "labels", "multi_labels", "classes", "class_names", "graph_ids")
+    )
+    rest["name"], rest["feature_norm"] = given["name"], given["feature_norm"]
+    if found.features is not None:
+        rest |= _arrays.features(found.features, vertices)
+    if found.labels is not None:
+        rest |= _arrays.labels(found.labels, vertices)
+    if given["classes"] is not None:
+        rest["classes"] = int(given["classes"])
+    if given["graph_ids"] is not None:
+        rest["graph_ids"] = _arrays.checked_ids(given["graph_ids"], "graph_ids").astype(np.int64)
+    index = None if found.names is None else {name: number for number, name in enumerate(found.names)}
+    for split in SPLITS:
+        rest[split] = _arrays.members(split, getattr(found, split), vertices, index)
+    return rest
+
+
+def _from_csr(found: Found, rest: dict[str, Any]) -> NativeDataset:
+    indptr, indices = found.csr or ((), ())
+    weights = None
+    if found.edge_weights is not None:
+        weights = _arrays.lent(_arrays.numbers(found.edge_weights, "edge_weights", 1), np.float32)
+    return NativeDataset.from_csr(
+        _arrays.offsets(indptr, "indptr"), _arrays.lent_ids(indices, "indices"), weights, rest
+    )
+
+
+def _from_edges(found: Found, vertices: int, undirected: bool, rest: dict[str, Any]) -> NativeDataset:
+    ends = [_arrays.checked_ids(end, "edges") for end in found.coo or ()]
+    if len(ends[0]) != len(ends[1]):
+        raise DataError(f"there are {len(ends[0])} sources, but {len(ends[1])} targets")
+    for end in ends:
+        if end.size and end.max() >= vertices:
+            raise DataError(f"`edges` names the vertex {end.max()}, but there are {vertices} vertices (0 to {vertices - 1})")
+    weights = None
+    if found.edge_weights is not None:
+        weights = _arrays.numbers(found.edge_weights, "edge_weights", 1).astype(np.float32)
+        if len(weights) != len(ends[0]):
+            raise DataError(f"there are {len(weights)} edge weights, but {len(ends[0])} edges")
+    sources, targets = (np.ascontiguousarray(end, dtype=np.uint32) for end in ends)
+    if undirected:
+        others = sources != targets
+        weights = None if weights is None else np.concatenate([weights, weights[others]])
+        sources, targets = np.concatenate([sources, targets[others]]), np.concatenate([targets, sources[others]])
+    return NativeDataset.from_edges(vertices, (sources, targets), weights, rest)

@@ -1,0 +1,143 @@
+"""Training in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from . import _settings
+from ._arrays import Array
+from .epoch import Scores
+from .errors import FileError
+from .predictor import Predictor
+from .trainer import Callback, Trainer
+
+if TYPE_CHECKING:
+    import pandas
+    from typing_extensions import Unpack
+
+
+class Run:
+    """What came of a training: accuracies, and predictions with the weights of the best epoch.
+
+    Without ``data``, predictions are for the graph that was trained on.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        """The trainer, which can go on."""
+        self.predictor: Predictor = trainer.predictor()
+        """The predictor with the weights of the best epoch."""
+        self.best_epoch: Optional[int] = trainer.best_epoch
+        """The epoch with the best validation accuracy; without a split `val`, the last one."""
+        self.scores: Scores = trainer.best_scores or Scores(None, None, None)
+        """The accuracies of the best epoch."""
+        self.history: list[dict[str, Any]] = [record._asdict() for record in trainer.history]
+        """A dict per epoch: ``epoch``, ``loss``, ``val_accuracy``, ``seconds`` and so on, as in :class:`Epoch`."""
+
+    @property
+    def train_accuracy(self) -> Optional[float]:
+        """The accuracy on the training split in the best epoch, from 0 to 1."""
+        return self.scores.train
+
+    @property
+    def val_accuracy(self) -> Optional[float]:
+        """The accuracy on the validation split in the best epoch; ``None`` without that split."""
+        return self.scores.val
+
+    @property
+    def test_accuracy(self) -> Optional[float]:
+        """The accuracy on the test split in the best epoch; ``None`` without that split."""
+        return self.scores.test
+
+    def predict(self, data: Any = None) -> Array:
+        """Returns the class of each vertex: see :meth:`Predictor.predict`."""
+        return self.predictor.predict(self._data(data))
+
+    def predict_proba(self, data: Any = None) -> Array:
+        """Returns the probability of each class, f32 ``[vertices, classes]``."""
+        return self.predictor.predict_proba(self._data(data))
+
+    def embed(self, data: Any = None) -> Array:
+        """Returns the input of the last layer, f32 ``[vertices, hidden]``."""
+        return self.predictor.embed(self._data(data))
+
+    def predictions(self, data: Any = None) -> pandas.DataFrame:
+        """Returns a table of ``vertex``, ``prediction`` and ``probability``: see :meth:`Predictor.predictions`."""
+        return self.predictor.predictions(self._data(data))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a checkpoint: see :meth:`Trainer.save`."""
+        self.trainer.save(path)
+
+    def _data(self, data: Any) -> Any:
+        return self.trainer.data if data is None else data
+
+    def __repr__(self) -> str:
+        scores = [f"{name} {100 * score:.2f} %" for name, score in self.scores._asdict().items() if score is not None]
+        return f"<Run: best epoch {self.best_epoch} of {self.trainer.epoch}, {', '.join(scores) or 'no scores'}>"
+
+
+@_settings.takes(_settings.ALL)
+def train(
+    data: Any,
+    model: str = "gcn",
+    *,
+    patience: Optional[int] = None,
+    out: Optional[str | os.PathLike[str]] = None,
+    progress: Optional[bool] = None,
+    callbacks: Iterable[Callback] = (),
+    **settings: Unpack[_settings.Settings],
+) -> Run:
+    """Trains a model on the whole graph. Names and defaults of settings are those of ``lapidary train``.
+
+    Args:
+        data: what :func:`lapidary.dataset` takes; with labels and a training split.
+        model: ``gcn``, ``gin``, ``commnet``, ``resgcn``, ``sage``, ``graphconv``, ``gat`` or ``gatv2``.
+        patience: stop after this number of epochs without a better validation accuracy.
+        out: a folder for a checkpoint at the end, also after Ctrl-C.
+        progress: whether to show a bar; by default in notebooks and terminals. It needs tqdm.
+        callbacks: each is called with the record of each epoch; training stops if one returns ``True``.
+        settings: ``hidden``, ``layers``, ``dropout``, ``epochs``, ``lr``, ``weight_decay``, ``optimizer`` (``adam``, ``adamw``,
+            ``sgd``), ``seed``, ``devices`` (``auto``, ``cpu``, ``cpu:N``, ``cuda:0,1``), ``device_memory`` (bytes, or a text
+            such as ``8GiB``), ``feature_norm`` (``row``, ``none``), ``dtype`` (``f32``, ``bf16``), and others, which
+            ``lapidary help train`` describes.
+
+    Raises:
+        DataError: for data or settings that do not work; a ``ValueError``.
+        OutOfMemoryError: if a device has too little memory; a ``MemoryError``.
+        DivergedError: if numbers become infinite; an ``ArithmeticError``.
+        KeyboardInterrupt: after Ctrl-C, between epochs.
+
+    Example::
+
+        run = lapidary.train("karate", hidden=8, epochs=50)
+        print(run.test_accuracy, run.predict())
+    """
+    if out is not None:
+        _check_folder(Path(out))
+    trainer = Trainer(data, model, **settings)
+    try:
+        trainer.fit(callbacks=callbacks, patience=patience, progress=progress)
+    except KeyboardInterrupt:
+        if out is not None and trainer.epoch > 0:
+            trainer.save(out)
+        raise
+    if out is not None:
+        trainer.save(out)
+    return Run(trainer)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses a folder with checkpoints, and one that cannot be written, before anything is trained."""
+    if (folder / "best").exists() or any(folder.glob("epoch-*")):
+        raise FileError(f"{folder} holds the checkpoints of a run; name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe-python"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise FileError(f"cannot write into the checkpoint folder {folder}: {error}") from error

@@ -1,0 +1,27 @@
+//! The native half of the Python package `lapidary`: conversions between Python and the Rust library, and nothing else.
+//!
+//! The other half, in `python/lapidary/`, is what users import.
+
+mod dataset;
+mod error;
+mod forecast;
+mod lent;
+mod predictor;
+mod settings;
+mod trainer;
+
+#[pyo3::pymodule]
+mod _lapidary {
+    #[pymodule_export]
+    use crate::dataset::NativeDataset;
+    #[pymodule_export]
+    use crate::forecast::forecast;
+    #[pymodule_export]
+    use crate::predictor::NativePredictor;
+    #[pymodule_export]
+    use crate::trainer::NativeTrainer;
+
+    /// The version of the package.
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+}

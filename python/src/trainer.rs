@@ -1,0 +1,132 @@
+//! Trainers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lapidary::{Epoch, Result, Trainer, Weight, Weights};
+use numpy::{PyArray1, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::dataset::NativeDataset;
+use crate::error::raised;
+use crate::predictor::{NativePredictor, Scores, scores};
+use crate::settings::{DeviceSettings, ModelSettings, TrainingSettings};
+
+/// A trainer of the library. Only one thread uses it at a time; the others wait without the GIL.
+#[pyclass(frozen, module = "lapidary._lapidary")]
+pub(crate) struct NativeTrainer(Mutex<Trainer>);
+
+/// The number, the loss, the scores (`None` without an evaluation), the seconds, and the seconds of the evaluation.
+type Step = (u64, f64, Option<Scores>, f64, f64);
+
+/// The weights of a dict: an f32 array under each name.
+type Named<'py> = BTreeMap<String, PyReadonlyArrayDyn<'py, f32>>;
+
+/// Returns weights as a dict of new arrays.
+pub(crate) fn arrays_of<'py>(py: Python<'py>, weights: &Weights) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, weight) in weights.iter() {
+        let flat = PyArray1::from_slice(py, &weight.data);
+        dict.set_item(name, flat.reshape(weight.shape.clone())?)?;
+    }
+    Ok(dict)
+}
+
+fn weights_of(named: &Named<'_>) -> PyResult<Weights> {
+    let mut weights = Weights::default();
+    for (name, array) in named {
+        weights.insert(name, Weight { shape: array.shape().to_vec(), data: array.as_slice()?.to_vec() });
+    }
+    Ok(weights)
+}
+
+impl NativeTrainer {
+    fn locked(&self) -> MutexGuard<'_, Trainer> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses the trainer without the GIL.
+    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Trainer) -> Result<T> + Send) -> PyResult<T> {
+        py.detach(|| work(&mut self.locked())).map_err(|error| raised(py, &error))
+    }
+}
+
+#[pymethods]
+impl NativeTrainer {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        data: &NativeDataset,
+        model: ModelSettings,
+        training: TrainingSettings,
+        devices: DeviceSettings,
+        weights: Option<Named<'_>>,
+    ) -> PyResult<Self> {
+        let weights = weights.as_ref().map(weights_of).transpose()?;
+        let built = py.detach(|| -> Result<Trainer> {
+            let (dtype, options) = (model.dtype()?, devices.options()?);
+            let model = model.model_for(&data.0)?;
+            let mut builder = training.builder((&model, &data.0), (options, dtype))?;
+            if let Some(weights) = weights {
+                builder = builder.weights(weights);
+            }
+            builder.build()
+        });
+        built.map(|trainer| Self(Mutex::new(trainer))).map_err(|error| raised(py, &error))
+    }
+
+    /// Runs an epoch.
+    fn step(&self, py: Python<'_>) -> PyResult<Step> {
+        let Epoch { epoch, loss, accuracy, seconds, eval_seconds, .. } = self.with(py, Trainer::step)?;
+        Ok((epoch, loss, accuracy.map(scores), seconds, eval_seconds))
+    }
+
+    fn evaluate(&self, py: Python<'_>) -> PyResult<Scores> {
+        self.with(py, Trainer::evaluate).map(scores)
+    }
+
+    fn weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let weights = self.with(py, |trainer| trainer.weights())?;
+        arrays_of(py, &weights)
+    }
+
+    fn set_weights(&self, py: Python<'_>, weights: Named<'_>) -> PyResult<()> {
+        let weights = weights_of(&weights)?;
+        self.with(py, |trainer| trainer.set_weights(&weights))
+    }
+
+    fn predictor(&self, py: Python<'_>) -> PyResult<NativePredictor> {
+        self.with(py, |trainer| trainer.predictor()).map(NativePredictor)
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.with(py, |trainer| trainer.save(path))
+    }
+
+    fn set_learning_rate(&self, py: Python<'_>, lr: f64) -> PyResult<()> {
+        self.with(py, |trainer| trainer.set_learning_rate(lr))
+    }
+
+    fn learning_rate(&self, py: Python<'_>) -> PyResult<f64> {
+        self.with(py, |trainer| Ok(trainer.learning_rate()))
+    }
+
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |trainer| Ok(trainer.epoch()))
+    }
+
+    /// The best epoch, its validation score and its test score.
+    fn best(&self, py: Python<'_>) -> PyResult<Option<(u64, Option<f64>, Option<f64>)>> {
+        self.with(py, |trainer| Ok(trainer.best().map(|best| (best.epoch, best.val_accuracy, best.test_accuracy))))
+    }
+
+    /// The number of tiles and of strips, and the peak of each device in bytes: planned, and so far.
+    fn sizes(&self, py: Python<'_>) -> PyResult<(usize, usize, Vec<u64>, Vec<u64>)> {
+        self.with(py, |trainer| {
+            let peaks = (trainer.planned_peak_device_bytes(), trainer.peak_device_bytes());
+            Ok((trainer.tiles(), trainer.strips(), peaks.0, peaks.1))
+        })
+    }
+}
