@@ -100,7 +100,9 @@ def _of_networkx(graph: Any, given: Mapping[str, Any], columns: Columns) -> Foun
     if any(weighted) and not all(weighted):
         raise DataError(f"only some edges have the attribute `{columns.weight or WEIGHT}`; give it to all, or to none")
     ends = np.array([edge[:2] for edge in edges], dtype=np.int64).reshape(-1, 2)
-    of_vertices = {what: _attribute(graph, what, given[what]) for what in ("features", "labels") if isinstance(given[what], str)}
+    of_vertices = {
+        what: _attribute(graph, what, given[what]) for what in ("features", "labels") if isinstance(given[what], str)
+    }
     return Found(
         coo=(ends[:, 0], ends[:, 1]),
         vertices=len(names),

@@ -35,7 +35,9 @@ class NativeDataset:
     @staticmethod
     def load(spec: str) -> NativeDataset: ...
     @staticmethod
-    def from_csr(indptr: Lent, indices: Lent, edge_weights: Optional[Lent], rest: Mapping[str, Any]) -> NativeDataset: ...
+    def from_csr(
+        indptr: Lent, indices: Lent, edge_weights: Optional[Lent], rest: Mapping[str, Any]
+    ) -> NativeDataset: ...
     @staticmethod
     def from_edges(
         vertices: int, ends: tuple[Array, Array], edge_weights: Optional[Array], rest: Mapping[str, Any]

@@ -58,7 +58,13 @@ DEVICES: Defaults = {
 ALL: Defaults = {**MODEL, **TRAINING, **DEVICES}
 
 _ATTENTION = ("heads", "attention_dropout", "residual", "edge_attention")
-_RANGES = {"hidden": (1, 2**32 - 1), "layers": (1, 10_000), "heads": (1, 2**32 - 1), "threads": (1, 1024), "strips": (1, 64)}
+_RANGES = {
+    "hidden": (1, 2**32 - 1),
+    "layers": (1, 10_000),
+    "heads": (1, 2**32 - 1),
+    "threads": (1, 1024),
+    "strips": (1, 64),
+}
 _NOT_NEGATIVE = ("epochs", "seed", "eval_every")
 
 

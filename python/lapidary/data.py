@@ -179,7 +179,9 @@ def _built(found: Found, given: Mapping[str, Any], undirected: bool) -> Dataset:
     rest = _rest(found, vertices, given)
     if found.csr is not None:
         if undirected:
-            raise DataError("`undirected` is for lists of edges; a CSR has both directions of each edge already, or none")
+            raise DataError(
+                "`undirected` is for lists of edges; a CSR has both directions of each edge already, or none"
+            )
         return Dataset(_from_csr(found, rest), names)
     return Dataset(_from_edges(found, vertices, undirected, rest), names)
 
@@ -249,7 +251,9 @@ def _from_edges(found: Found, vertices: int, undirected: bool, rest: dict[str, A
         raise DataError(f"there are {len(ends[0])} sources, but {len(ends[1])} targets")
     for end in ends:
         if end.size and end.max() >= vertices:
-            raise DataError(f"`edges` names the vertex {end.max()}, but there are {vertices} vertices (0 to {vertices - 1})")
+            raise DataError(
+                f"`edges` names the vertex {end.max()}, but there are {vertices} vertices (0 to {vertices - 1})"
+            )
     weights = None
     if found.edge_weights is not None:
         weights = _arrays.numbers(found.edge_weights, "edge_weights", 1).astype(np.float32)

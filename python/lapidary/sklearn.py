@@ -22,6 +22,8 @@ else:
     else:
         _Bases = (ClassifierMixin, BaseEstimator)
 
+_ONE_CLASS = "NodeClassifier needs labels [vertices], one class per vertex; lapidary.train also takes several"
+
 
 class NodeClassifier(*_Bases):  # type: ignore[misc]
     """Classifies the vertices of a graph.
@@ -89,7 +91,8 @@ class NodeClassifier(*_Bases):  # type: ignore[misc]
 
     def predict(self, X: Any = None, **data: Any) -> Array:
         """Returns the class of each vertex, ``[vertices]``; of the graph of ``fit``, if ``X`` is ``None``."""
-        return self.classes_[self._run.predict(_maybe(X, data))]
+        codes = self._run.predict(_maybe(X, data))
+        return self.classes_[codes]
 
     def predict_proba(self, X: Any = None, **data: Any) -> Array:
         """Returns the probability of each class, ``[vertices, classes]``."""
@@ -145,6 +148,8 @@ def _maybe(X: Any, data: dict[str, Any]) -> Optional[Dataset]:
 
 def _codes(y: Array) -> tuple[Array, list[Any]]:
     """Numbers the classes of labels. Integers below 0 are no class."""
+    if y.ndim != 1:
+        raise DataError(_ONE_CLASS)
     if y.dtype.kind in "iu":
         classes, codes = np.unique(y[y >= 0], return_inverse=True)
         numbers = np.full(len(y), -1, dtype=np.int64)
@@ -157,6 +162,8 @@ def _labelled(X: Any, y: Any, data: dict[str, Any]) -> tuple[Dataset, Array]:
     """Returns the dataset to train on, and its classes."""
     if y is None:
         made = dataset(X, **data)
+        if made.labels is None:
+            raise DataError(_ONE_CLASS)
         return made, np.array(made.class_names if made.class_names else range(made.classes))
     codes, classes = _codes(as_numpy(y))
     train = np.flatnonzero(codes >= 0)

@@ -44,7 +44,12 @@ class Trainer:
 
     @_settings.takes(_settings.ALL)
     def __init__(
-        self, data: Any, model: str = "gcn", *, weights: Optional[Mapping[str, Any]] = None, **settings: Unpack[_settings.Settings]
+        self,
+        data: Any,
+        model: str = "gcn",
+        *,
+        weights: Optional[Mapping[str, Any]] = None,
+        **settings: Unpack[_settings.Settings],
     ) -> None:
         self.data: Dataset = dataset(data)
         """The dataset."""
@@ -147,13 +152,19 @@ class Trainer:
         if patience < 1:
             raise DataError(f"option `patience` cannot be {patience}: it is a number of epochs, at least 1")
         if self._settings["eval_every"] == 0:
-            raise DataError("option `patience` compares validation accuracies, of which option `eval_every` 0 makes none")
+            raise DataError(
+                "option `patience` compares validation accuracies, of which option `eval_every` 0 makes none"
+            )
         if self.data._native.split_sizes[1] == 0:
-            raise DataError(f"`{self.data.name}` has no labelled vertex in its split `val`, which option `patience` needs")
+            raise DataError(
+                f"`{self.data.name}` has no labelled vertex in its split `val`, which option `patience` needs"
+            )
 
     def _is_stale(self, patience: Optional[int]) -> bool:
         best = self.best_epoch
-        return patience is not None and best is not None and self.epoch - best >= patience and self.epoch in self._scores
+        return (
+            patience is not None and best is not None and self.epoch - best >= patience and self.epoch in self._scores
+        )
 
     def evaluate(self) -> Scores:
         """Returns the accuracies of the current weights, which are kept if they are the best so far."""

@@ -21,6 +21,9 @@ pub(crate) struct NativeTrainer(Mutex<Trainer>);
 /// The number, the loss, the scores (`None` without an evaluation), the seconds, and the seconds of the evaluation.
 type Step = (u64, f64, Option<Scores>, f64, f64);
 
+/// The number of the best epoch, its validation score and its test score.
+type BestEpoch = (u64, Option<f64>, Option<f64>);
+
 /// The weights of a dict: an f32 array under each name.
 type Named<'py> = BTreeMap<String, PyReadonlyArrayDyn<'py, f32>>;
 
@@ -117,8 +120,8 @@ impl NativeTrainer {
         self.with(py, |trainer| Ok(trainer.epoch()))
     }
 
-    /// The best epoch, its validation score and its test score.
-    fn best(&self, py: Python<'_>) -> PyResult<Option<(u64, Option<f64>, Option<f64>)>> {
+    /// The best epoch; `None` before an evaluation.
+    fn best(&self, py: Python<'_>) -> PyResult<Option<BestEpoch>> {
         self.with(py, |trainer| Ok(trainer.best().map(|best| (best.epoch, best.val_accuracy, best.test_accuracy))))
     }
 
