@@ -65,17 +65,17 @@ def lent_ids(array: Any, what: str) -> Lent:
     return array.view(np.uint32), Loan(array)
 
 
-def checked_ids(array: Any, what: str) -> Array:
+def checked_ids(given: Any, what: str) -> Array:
     """Returns ids in one dimension.
 
     Raises:
         DataError: if they are no whole numbers from 0 to 2**32 - 1.
     """
-    array = as_numpy(array)
+    array: Array = as_numpy(given)
     if array.ndim != 1:
         raise DataError(f"`{what}` has shape {list(array.shape)}, expected one dimension")
     if array.size == 0:
-        return array.astype(np.int64)
+        return np.zeros(0, dtype=np.int64)
     if array.dtype.kind not in "iu":
         raise DataError(f"`{what}` holds {array.dtype}, expected whole numbers; convert it with numpy's astype")
     if array.dtype.kind == "i" and array.min() < 0:
@@ -93,13 +93,13 @@ def offsets(array: Any, what: str) -> Lent:
     return lent(array, np.int64)
 
 
-def numbers(array: Any, what: str, dimensions: int) -> Array:
+def numbers(given: Any, what: str, dimensions: int) -> Array:
     """Returns an array of real numbers.
 
     Raises:
         DataError: if it holds something else, or has another number of dimensions.
     """
-    array = as_numpy(array)
+    array: Array = as_numpy(given)
     if array.dtype.kind == "O":
         try:
             array = array.astype(np.float32)

@@ -52,7 +52,8 @@ def found_in(graph: Any, given: Mapping[str, Any], columns: Columns) -> Found:
             return read(graph, given, columns)
     raise DataError(
         f"a graph cannot be made of {type(graph).__name__}; give a dataset directory, a graph of PyTorch Geometric, DGL "
-        "or networkx, a sparse matrix of scipy, a DataFrame with an edge per row, the CSR (indptr, indices), or edges [2, E]"
+        "or networkx, a sparse matrix of scipy, a DataFrame with an edge per row, the CSR (indptr, indices), or edges "
+        "[2, E]"
     )
 
 
@@ -159,7 +160,7 @@ def _names(ends: tuple[Array, Array], given: Mapping[str, Any]) -> list[Any]:
     """Returns the names of the vertices: those of the features' or labels' index, else those of the edges, in order."""
     for what in ("features", "labels"):
         if is_frame(given[what]) or is_series(given[what]):
-            return given[what].index.tolist()
+            return list(given[what].index.tolist())
     names = set(ends[0].tolist()) | set(ends[1].tolist())
     if any(name is None or name != name for name in names):
         raise DataError("an edge has no name of a vertex at one end")

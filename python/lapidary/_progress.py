@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Optional
 
@@ -38,8 +39,5 @@ def _in_notebook() -> bool:
 def _bar(epochs: int) -> Any:
     if find_spec("tqdm") is None:
         return None
-    if _in_notebook() and find_spec("ipywidgets") is not None:
-        from tqdm.notebook import tqdm
-    else:
-        from tqdm.std import tqdm
-    return tqdm(total=epochs, desc="training", unit="epoch")
+    flavour = "notebook" if _in_notebook() and find_spec("ipywidgets") is not None else "std"
+    return import_module(f"tqdm.{flavour}").tqdm(total=epochs, desc="training", unit="epoch")

@@ -108,16 +108,16 @@ def dataset(
 ) -> Dataset:
     """Makes a dataset.
 
-    An edge goes from a source u to a target v: v receives the message of u. An undirected graph has both directions of each
-    edge. ``graph`` is one of:
+    An edge goes from a source u to a target v: v receives the message of u. An undirected graph has both directions of
+    each edge. ``graph`` is one of:
 
     - the path of a dataset directory, or the name of a built-in dataset: ``karate``, ``planted``;
-    - ``torch_geometric.data.Data``: ``edge_index``, ``x``, ``y``, ``edge_weight``, ``train_mask``, ``val_mask``, ``test_mask``;
+    - ``torch_geometric.data.Data``: ``edge_index``, ``x``, ``y``, ``edge_weight``, ``train_mask`` and so on;
     - a graph of DGL: ``ndata`` ``feat``, ``label``, ``train_mask`` and so on, ``edata`` ``weight`` or ``w``;
-    - a graph of networkx: ``features`` and ``labels`` may name attributes of vertices; undirected edges get both directions;
+    - a graph of networkx: ``features`` and ``labels`` may name attributes; undirected edges get both directions;
     - a sparse matrix of scipy: ``A[i, j]`` is the edge i -> j, and its value the weight, unless all values are 1;
-    - a pandas DataFrame with an edge per row: the columns ``source``, ``target``, and ``weight`` if there is one. Vertices
-      are those of the index of ``features`` or ``labels``, if these are of pandas, otherwise all names in sorted order;
+    - a pandas DataFrame with an edge per row: the columns ``source``, ``target``, and ``weight`` if there is one.
+      Vertices are those of the index of ``features`` or ``labels``, if these are of pandas, else all names in order;
     - a tuple ``(indptr, indices)``: a CSR in which row v lists the sources u of u -> v, ascending;
     - an array ``[2, E]``: sources and targets.
 

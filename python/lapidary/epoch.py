@@ -6,7 +6,7 @@ from typing import NamedTuple, Optional
 
 
 class Scores(NamedTuple):
-    """The accuracy on each split, from 0 to 1; the micro-F1 with several labels per vertex. ``None`` for an empty split."""
+    """The accuracy on each split, from 0 to 1, ``None`` for an empty one; micro-F1 with several labels per vertex."""
 
     train: Optional[float]
     val: Optional[float]

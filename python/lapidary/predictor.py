@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Predictor:
     """Applies trained weights to datasets: made by :meth:`load`, by a trainer, or by a run.
 
-    ``data`` is in all methods what :func:`lapidary.dataset` takes; it needs no labels. Rows are in the order of ``data``.
+    ``data`` is in all methods what :func:`lapidary.dataset` takes, and needs no labels. Rows are in its order.
     """
 
     def __init__(self, native: NativePredictor) -> None:
@@ -75,7 +75,7 @@ class Predictor:
         return self._probabilities(made, self.logits(made))
 
     def predict(self, data: Any) -> Array:
-        """Returns the class of each vertex, i64 ``[vertices]``; with several labels per vertex, bool ``[vertices, classes]``."""
+        """Returns the class of each vertex, i64 ``[vertices]``; with several labels, bool ``[vertices, classes]``."""
         made = dataset(data)
         logits = self.logits(made)
         return logits > 0 if self._native.has_several_labels(made._native) else logits.argmax(axis=1)
@@ -93,10 +93,10 @@ class Predictor:
         return self._native.class_names(dataset(data)._native)
 
     def predictions(self, data: Any) -> pandas.DataFrame:
-        """Returns a table of ``vertex``, ``prediction`` and ``probability``, as ``lapidary infer --out FILE.csv`` writes it.
+        """Returns a table of ``vertex``, ``prediction`` and ``probability``, as ``lapidary infer --out FILE.csv`` does.
 
-        Vertices and classes are names where there are any, otherwise numbers. With several labels per vertex, the last two
-        columns hold lists. It needs pandas.
+        Vertices and classes are names where there are any, otherwise numbers. With several labels per vertex, the last
+        two columns hold lists. It needs pandas.
         """
         import pandas
 
@@ -113,9 +113,14 @@ class Predictor:
             largest = logits.argmax(axis=1)
             prediction = [classes[number] for number in largest]
             probability = shares[np.arange(len(shares)), largest]
-        table = pandas.DataFrame({"vertex": _names(made), "prediction": prediction, "probability": probability})
+        table: pandas.DataFrame = pandas.DataFrame(
+            {"vertex": _names(made), "prediction": prediction, "probability": probability}
+        )
         order = made._native.permutation
-        return table if order is None else table.iloc[np.argsort(order)].reset_index(drop=True)
+        if order is None:
+            return table
+        restored: pandas.DataFrame = table.iloc[np.argsort(order)].reset_index(drop=True)
+        return restored
 
     def _probabilities(self, data: Dataset, logits: Array) -> Array:
         """Returns the sigmoid of each logit, or the softmax of each row."""

@@ -28,7 +28,7 @@ _ONE_CLASS = "NodeClassifier needs labels [vertices], one class per vertex; lapi
 class NodeClassifier(*_Bases):  # type: ignore[misc]
     """Classifies the vertices of a graph.
 
-    ``X`` is a whole graph: what :func:`lapidary.dataset` takes, whose arguments ``fit`` and ``predict`` take as keywords.
+    ``X`` is a whole graph: what :func:`lapidary.dataset` takes, whose arguments all methods take as keywords.
     The vertices to learn from are those of ``train``, by default those with a label. Parameters are those of
     :func:`lapidary.train`; ``settings`` is a dict of those that are not listed here. Since a graph cannot be cut into
     samples, cross-validation has to vary ``train``.
@@ -77,7 +77,7 @@ class NodeClassifier(*_Bases):  # type: ignore[misc]
 
         Args:
             X: the graph.
-            y: ``[vertices]``: the classes, of any type; -1, NaN or ``None`` for none. By default the labels of the graph.
+            y: ``[vertices]``: the classes, of any type; -1, NaN or ``None`` for none. By default the graph's labels.
             data: other arguments of :func:`lapidary.dataset`, such as ``features`` and ``train``.
 
         Raises:
@@ -166,7 +166,7 @@ def _labelled(X: Any, y: Any, data: dict[str, Any]) -> tuple[Dataset, Array]:
             raise DataError(_ONE_CLASS)
         return made, np.array(made.class_names if made.class_names else range(made.classes))
     codes, classes = _codes(as_numpy(y))
-    train = np.flatnonzero(codes >= 0)
+    train: Optional[Array] = np.flatnonzero(codes >= 0)
     if data.get("train") is not None:
         train = members("train", data["train"], len(codes), None)
     made = dataset(X, **{**data, "labels": codes, "classes": len(classes), "train": train})

@@ -193,13 +193,13 @@ class Trainer:
         return Predictor(self._native.predictor())
 
     def plan(self) -> dict[str, Any]:
-        """Returns how the run uses memory and time: :func:`lapidary.plan` of its settings, with its own tiles and peaks."""
+        """Returns how the run uses memory and time: :func:`lapidary.plan`, with the trainer's own tiles and peaks."""
         forecast = plan(self.data, self._model, **self._settings)
         tiles, strips, planned, _ = self._native.sizes()
         return {**forecast, "tiles": tiles, "strips": strips, "peak_device_bytes": planned}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a checkpoint into the folder ``path``; ``lapidary infer --checkpoint`` and :meth:`Predictor.load` read it.
+        """Writes a checkpoint into the folder ``path``: for ``lapidary infer --checkpoint`` and :meth:`Predictor.load`.
 
         Raises:
             FileError: if it cannot be written.

@@ -100,10 +100,10 @@ def train(
         out: a folder for a checkpoint at the end, also after Ctrl-C.
         progress: whether to show a bar; by default in notebooks and terminals. It needs tqdm.
         callbacks: each is called with the record of each epoch; training stops if one returns ``True``.
-        settings: ``hidden``, ``layers``, ``dropout``, ``epochs``, ``lr``, ``weight_decay``, ``optimizer`` (``adam``, ``adamw``,
-            ``sgd``), ``seed``, ``devices`` (``auto``, ``cpu``, ``cpu:N``, ``cuda:0,1``), ``device_memory`` (bytes, or a text
-            such as ``8GiB``), ``feature_norm`` (``row``, ``none``), ``dtype`` (``f32``, ``bf16``), and others, which
-            ``lapidary help train`` describes.
+        settings: ``hidden``, ``layers``, ``dropout``, ``epochs``, ``lr``, ``weight_decay``, ``optimizer`` (``adam``,
+            ``adamw``, ``sgd``), ``seed``, ``devices`` (``auto``, ``cpu``, ``cpu:N``, ``cuda:0,1``), ``device_memory``
+            (bytes, or a text such as ``8GiB``), ``feature_norm`` (``row``, ``none``), ``dtype`` (``f32``, ``bf16``),
+            and others, which ``lapidary help train`` describes.
 
     Raises:
         DataError: for data or settings that do not work; a ``ValueError``.

@@ -163,10 +163,22 @@ def test_training_without_a_validation_split(example: Example) -> None:
 def test_options_change_the_run(data: lapidary.Dataset) -> None:
     plain = short_run(data).history[-1]["loss"]
     others = [
-        {"seed": 1}, {"hidden": 5}, {"layers": 3}, {"dropout": 0.1}, {"lr": 0.1}, {"weight_decay": 0.1}, {"norm": "mean"},
-        {"layer_norm": True}, {"activation": "elu"}, {"input_dropout": 0.3}, {"optimizer": "adamw"}, {"dtype": "bf16"},
-        {"optimizer": "sgd", "momentum": 0.9}, {"weight_decay": 0.1, "decay_layers": "first"}, {"feature_norm": "row"},
-    ]  # fmt: skip
+        {"seed": 1},
+        {"hidden": 5},
+        {"layers": 3},
+        {"dropout": 0.1},
+        {"lr": 0.1},
+        {"weight_decay": 0.1},
+        {"norm": "mean"},
+        {"layer_norm": True},
+        {"activation": "elu"},
+        {"input_dropout": 0.3},
+        {"optimizer": "adamw"},
+        {"dtype": "bf16"},
+        {"optimizer": "sgd", "momentum": 0.9},
+        {"weight_decay": 0.1, "decay_layers": "first"},
+        {"feature_norm": "row"},
+    ]
     losses = [short_run(data, **options).history[-1]["loss"] for options in others]
     assert plain not in losses and len(set(losses)) == len(losses)
     same = [{"threads": 1}, {"recompute": "always"}, {"devices": "cpu"}, {"devices": "sim:1", "device_memory": "1MiB"}]
