@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Optional
 
 import numpy as np
@@ -51,7 +51,7 @@ def is_series(given: Any) -> bool:
 def lent(array: Array, dtype: Any) -> Lent:
     """Lends an array in one dimension, without a copy if it has this type and no gaps."""
     with np.errstate(over="ignore"):
-        kept = np.ascontiguousarray(array, dtype=dtype)
+        kept = np.require(array, dtype=dtype, requirements=("C", "ALIGNED"))
     return kept.reshape(-1), Loan(kept)
 
 
@@ -60,7 +60,7 @@ def lent_ids(array: Any, what: str) -> Lent:
     array = as_numpy(array)
     if array.dtype != np.uint32 or array.ndim != 1:
         checked_ids(array, what)
-    if array.dtype != np.int32 or not array.flags.c_contiguous:
+    if array.dtype != np.int32 or not (array.flags.c_contiguous and array.flags.aligned):
         return lent(array, np.uint32)
     return array.view(np.uint32), Loan(array)
 
@@ -184,7 +184,7 @@ def members(which: str, given: Any, vertices: int, index: Optional[Mapping[Any, 
     """Converts a split to ids: from a mask (bool or uint8), from ids, or from names if vertices have names."""
     if given is None:
         return None
-    array = as_numpy(given if hasattr(given, "__len__") else list(given))
+    array = as_numpy(list(given) if isinstance(given, Set) else given)
     if array.dtype == np.bool_ or array.dtype == np.uint8:
         if array.shape != (vertices,):
             hint = "; choose one column of it" if array.ndim == 2 else ""

@@ -107,7 +107,7 @@ def _of_networkx(graph: Any, given: Mapping[str, Any], columns: Columns) -> Foun
     return Found(
         coo=(ends[:, 0], ends[:, 1]),
         vertices=len(names),
-        edge_weights=[weight for *_, weight in edges] if any(weighted) else None,
+        edge_weights=[weight for *_, weight in edges] if any(weight not in (None, 1) for *_, weight in edges) else None,
         names=names,
         **of_vertices,
     )

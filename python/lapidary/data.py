@@ -114,7 +114,8 @@ def dataset(
     - the path of a dataset directory, or the name of a built-in dataset: ``karate``, ``planted``;
     - ``torch_geometric.data.Data``: ``edge_index``, ``x``, ``y``, ``edge_weight``, ``train_mask`` and so on;
     - a graph of DGL: ``ndata`` ``feat``, ``label``, ``train_mask`` and so on, ``edata`` ``weight`` or ``w``;
-    - a graph of networkx: ``features`` and ``labels`` may name attributes; undirected edges get both directions;
+    - a graph of networkx: ``features`` and ``labels`` may name attributes; undirected edges get both directions; the
+      attribute ``weight`` is the weight, unless all are 1;
     - a sparse matrix of scipy: ``A[i, j]`` is the edge i -> j, and its value the weight, unless all values are 1;
     - a pandas DataFrame with an edge per row: the columns ``source``, ``target``, and ``weight`` if there is one.
       Vertices are those of the index of ``features`` or ``labels``, if these are of pandas, else all names in order;

@@ -90,7 +90,12 @@ class Trainer:
     def best_scores(self) -> Optional[Scores]:
         """The accuracies of the best epoch; ``None`` before an evaluation."""
         best = self._native.best()
-        return None if best is None else self._scores.get(best[0], Scores(None, *best[1:]))
+        if best is None:
+            return None
+        epoch, val, test = best
+        # The weights may have been replaced and evaluated in the same epoch.
+        seen = self._scores.get(epoch)
+        return Scores(seen.train if seen is not None and (seen.val, seen.test) == (val, test) else None, val, test)
 
     @property
     def peak_device_bytes(self) -> list[int]:

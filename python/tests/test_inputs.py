@@ -230,6 +230,10 @@ def test_networkx(example: Example) -> None:
     for v in range(60):
         graph.nodes[f"v{v}"].update(x=example.features[v], group=int(example.labels[v]))
     assert same_graph(data, lapidary.dataset(graph, features="x", labels="group", **names))
+    networkx.set_edge_attributes(graph, 1.0, "weight")
+    assert same_graph(data, lapidary.dataset(graph, features="x", labels="group", **names))
+    networkx.set_edge_attributes(graph, 2.0, "weight")
+    assert not same_graph(data, lapidary.dataset(graph, features="x", labels="group", **names), norm="sum")
     by_name = {f"v{v}": "cat" for v in range(30)}
     assert lapidary.dataset(graph, labels=by_name).labels.tolist() == [0] * 30 + [-1] * 30
     directed = networkx.DiGraph([("a", "b"), ("b", "b")])

@@ -29,6 +29,22 @@ def test_arrays_are_not_copied(example: Example) -> None:
     assert data._addresses() == {name: address(array) for name, array in wanted.items()}
 
 
+def test_mapped_files_are_not_copied(example: Example, tmp_path: Any) -> None:
+    np.save(tmp_path / "features.npy", example.features)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    data = lapidary.dataset((example.indptr, example.indices), **{**example.given, "features": mapped})
+    assert data._addresses()["features"] == address(mapped)
+    assert np.isfinite(short_run(data).history[-1]["loss"])
+
+
+def test_misaligned_arrays_are_copied(example: Example) -> None:
+    size = example.features.shape
+    odd = np.frombuffer(b"x" + example.features.tobytes(), dtype=np.float32, offset=1).reshape(size)
+    assert not odd.flags.aligned
+    data = lapidary.dataset((example.indptr, example.indices), **{**example.given, "features": odd})
+    assert data._addresses()["features"] != address(odd)
+
+
 def test_scipy_matrices_share_their_ids(example: Example) -> None:
     sparse = pytest.importorskip("scipy.sparse")
     matrix = sparse.csc_matrix((np.ones(len(example.indices)), example.indices, example.indptr), shape=(60, 60))
