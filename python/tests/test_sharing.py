@@ -91,6 +91,21 @@ def test_an_array_that_was_read_only_stays_so(example: Example) -> None:
     assert not example.features.flags.writeable
 
 
+def test_arrays_over_other_memory_can_be_written_afterwards(example: Example) -> None:
+    class Owner:
+        """Memory that is no buffer, like that of a tensor."""
+
+        __array_interface__ = example.features.__array_interface__
+
+    over_buffer = np.frombuffer(bytearray(example.features.tobytes()), dtype=np.float32).reshape(60, 6)
+    for array, is_locked in ((np.asarray(Owner()), False), (over_buffer, True), (example.features[:], True)):
+        data = lapidary.dataset((example.indptr, example.indices), features=array)
+        assert data._addresses()["features"] == address(array)
+        assert array.flags.writeable is not is_locked
+        del data
+        assert array.flags.writeable
+
+
 def test_refused_data_is_free_at_once(example: Example) -> None:
     example.features[3, 2] = np.nan
     with pytest.raises(ValueError, match="row 3, column 2"):
