@@ -58,6 +58,9 @@ pub fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
     let folder = emulator::folder()?;
     let mut command = emulated.command(folder, std::env::current_exe().unwrap());
     command.env("LAPIDARY_TEST_DEVICE", "cuda");
+    if (emulated.sanitized || emulated.races) && !is_long() {
+        command.env("LAPIDARY_TEST_GRAPHS", "small");
+    }
     for filter in filters {
         match filter.strip_prefix('!') {
             Some(left_out) => command.args(["--skip", left_out]),

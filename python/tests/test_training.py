@@ -214,6 +214,8 @@ def test_ctrl_c_ends_between_epochs_and_saves(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # What runs in the background ignores the signal, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert job.stdout is not None and job.stdout.readline() == "ready\n"
     os.kill(job.pid, signal.SIGINT)
