@@ -202,7 +202,7 @@ fn more_memory_is_no_worse(cases: &[(Model, Shape, usize)]) {
             assert!(less.tiles >= more.tiles && less.bytes() >= more.bytes(), "{about}");
             assert!(less.epoch_seconds >= more.epoch_seconds, "{about}");
         }
-        for point in forecast.curve.iter().step_by(3) {
+        for point in forecast.curve.iter().step_by(5) {
             let planned = dry_run.clone().device_memory(ByteSize::b(point.device_memory)).run().unwrap();
             let plan = planned.policies[0].outcome.as_ref().unwrap();
             // A run plans with more effort than the curve.

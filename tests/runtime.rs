@@ -46,9 +46,9 @@ fn trains_the_same(tier: Tier) {
         for &name in tier.models(&data) {
             let model = model(name, &data, 0.5);
             let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
-            let want = train(builder(), 20);
+            let want = train(builder(), tier.epochs());
             for devices in ["sim:1", "sim:3", "cpu:2"] {
-                let got = train(builder().devices(Devices::parse(devices).unwrap()), 20);
+                let got = train(builder().devices(Devices::parse(devices).unwrap()), tier.epochs());
                 assert_same(&format!("{name} on {} with {devices}", data.name()), &got, &want);
             }
         }
@@ -71,7 +71,7 @@ fn little_memory(tier: Tier) {
         for &name in tier.models_by_size(&data, &MODELS) {
             let model = model(name, &data, 0.5);
             let builder = || Trainer::builder(&model, &data).partition(Partition::parse("edges").unwrap());
-            let want = train(builder(), 20);
+            let want = train(builder(), tier.epochs());
             let two = || builder().devices(Devices::parse("sim:2").unwrap());
             let peak = two().build().unwrap().planned_peak_device_bytes().into_iter().max().unwrap();
             let small = ByteSize::b(peak * 6 / 10);
@@ -79,10 +79,10 @@ fn little_memory(tier: Tier) {
                 let what = format!("{name} on {} with {small} and {policy:?}", data.name());
                 let builder = two().device_memory(small).memory(policy).eval_every(3);
                 match builder.clone().build() {
-                    Ok(_) => assert_same(&what, &train(builder, 20), &want),
+                    Ok(_) => assert_same(&what, &train(builder, tier.epochs()), &want),
                     Err(Error::DoesNotFit { need_bytes, .. }) => {
                         let enough = two().device_memory(ByteSize::b(need_bytes)).memory(policy);
-                        assert_same(&what, &train(enough, 20), &want);
+                        assert_same(&what, &train(enough, tier.epochs()), &want);
                     }
                     Err(other) => panic!("{what}: {other}"),
                 }
@@ -111,9 +111,10 @@ fn large_datasets() -> Vec<Dataset> {
 #[test]
 #[ignore = "full: graphs of a million edges"]
 fn large_skewed_graphs_train_the_same_on_any_devices() {
-    for data in large_datasets() {
+    for (i, data) in large_datasets().into_iter().enumerate() {
         assert!(data.graph().edge_count() > 500_000);
-        for name in MODELS {
+        // One graph has all models, the other those that differ most in what they do with edges.
+        for &name in if i == 0 { &MODELS[..] } else { &["gcn", "gat"] } {
             let model = model(name, &data, 0.5);
             // Sums over hubs with thousands of neighbours grow, so GIN needs a small learning rate.
             let lr = if name == "gin" { 1e-4 } else { 0.01 };

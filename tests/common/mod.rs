@@ -29,6 +29,14 @@ pub enum Tier {
 }
 
 impl Tier {
+    /// Returns the number of epochs in tests that compare two ways to train. Larger graphs have fewer.
+    pub fn epochs(self) -> usize {
+        match self {
+            Self::Quick => 20,
+            Self::Full => 10,
+        }
+    }
+
     /// Returns the models that this tier trains on `data`.
     pub fn models(self, data: &Dataset) -> &'static [&'static str] {
         let is_small = data.graph().vertex_count() < 1000;
