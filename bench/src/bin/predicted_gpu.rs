@@ -29,7 +29,8 @@ const HEAD: &str = "\
 
     cargo run --release -p lapidary-bench --bin predicted_gpu > bench/results/predicted_gpu.md
 
-**No number of a table here was measured on a GPU.** A gather is predicted to take the longest of three times, and a launch of 5 us:
+**No number of a table here was measured on a GPU.** A gather is predicted to take the longest of three times, and a launch
+of 5 us:
 
 - *issue*: the instructions of its loop, by [`machine_code.txt`](../../kernels/src/cuda/machine_code.txt) (NVRTC 12.8),
   over 4 instructions per cycle of each multiprocessor;
