@@ -34,32 +34,34 @@ def gather_loop(kernel, storage):
     """Returns the figures of the loop that loads rows of at least four edges and adds them. Steps that follow a gather also
     load and add in a loop, but have fewer loads whose values become addresses."""
     vector, tiles = cells_of(kernel.name)
-    best = None
+    loops = list(_adding_loops(kernel, vector * tiles))
+    if not loops:
+        raise SystemExit(f"error: {kernel.name} in {storage}: no loop adds four edges a round")
+    loop, edges, indices, rows = max(loops, key=lambda found: len(found[2]))
+    issued = kernel.shortest_path(loop)
+    row_bytes = vector * tiles * (4 if storage == "f32" else 2)
+    between = [kernel.code[position] for position in loop if indices[0] < position < indices[-1]]
+    return GatherLoop(
+        edges=edges,
+        instructions=len(loop),
+        issued=issued,
+        per_edge=issued / edges,
+        per_16_bytes=issued / edges / (row_bytes / 16),
+        branches=sum(i.operation == "BRA" for i in between),
+        stores=sum(i.operation == "STG" for i in between),
+        index_loads=_widths(kernel, indices),
+        row_loads=_widths(kernel, rows),
+    )
+
+
+def _adding_loops(kernel, cells):
+    """Yields the loops that load rows of at least four edges and add their cells: the loop, the number of edges, and the
+    loads of indices and of rows."""
     for loop in kernel.loops():
-        code = [kernel.code[position] for position in loop]
-        adds = sum(i.operation == "FADD" for i in code)
+        adds = sum(kernel.code[position].operation == "FADD" for position in loop)
         indices, rows = _loads(kernel, loop)
-        edges = adds // (vector * tiles)
-        if edges < 4 or adds % (vector * tiles) or not rows or len(indices) <= (len(best[2]) if best else 0):
-            continue
-        best = loop, edges, indices, rows
-    if best:
-        loop, edges, indices, rows = best
-        issued = kernel.shortest_path(loop)
-        row_bytes = vector * tiles * (4 if storage == "f32" else 2)
-        between = [kernel.code[position] for position in loop if indices[0] < position < indices[-1]]
-        return GatherLoop(
-            edges=edges,
-            instructions=len(loop),
-            issued=issued,
-            per_edge=issued / edges,
-            per_16_bytes=issued / edges / (row_bytes / 16),
-            branches=sum(i.operation == "BRA" for i in between),
-            stores=sum(i.operation == "STG" for i in between),
-            index_loads=_widths(kernel, indices),
-            row_loads=_widths(kernel, rows),
-        )
-    raise SystemExit(f"error: {kernel.name} in {storage}: no loop adds four edges a round")
+        if adds >= 4 * cells and adds % cells == 0 and indices and rows:
+            yield loop, adds // cells, indices, rows
 
 
 def _loads(kernel, loop):
