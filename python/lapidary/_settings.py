@@ -57,7 +57,6 @@ DEVICES: Defaults = {
 
 ALL: Defaults = {**MODEL, **TRAINING, **DEVICES}
 
-_ATTENTION = ("heads", "attention_dropout", "residual", "edge_attention")
 _RANGES = {
     "hidden": (1, 2**32 - 1),
     "layers": (1, 10_000),
@@ -144,13 +143,10 @@ def model_settings(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the checked settings of a model.
 
     Raises:
-        DataError: if one is out of range, or not for this model.
+        DataError: if one is out of range.
     """
     chosen = {name: settings[name] for name in MODEL}
     _check_ranges(chosen)
-    wrong = next((name for name in _ATTENTION if chosen[name] != MODEL[name] and not model.startswith("gat")), None)
-    if wrong is not None:
-        raise DataError(f"option `{wrong}` is for gat and gatv2, not for {model}")
     return {"model": model, **chosen}
 
 

@@ -72,7 +72,7 @@ class Predictor:
     def predict_proba(self, data: Any) -> Array:
         """Returns the probability of each class, f32 ``[vertices, classes]``."""
         made = dataset(data)
-        return self._probabilities(made, self.logits(made))
+        return self._native.probabilities(made._native, self.logits(made))
 
     def predict(self, data: Any) -> Array:
         """Returns the class of each vertex, i64 ``[vertices]``; with several labels, bool ``[vertices, classes]``."""
@@ -102,7 +102,7 @@ class Predictor:
 
         made = dataset(data)
         logits = self.logits(made)
-        shares = self._probabilities(made, logits)
+        shares = self._native.probabilities(made._native, logits)
         names = self._native.class_names(made._native)
         classes: list[Any] = list(range(logits.shape[1])) if names is None else names
         if self._native.has_several_labels(made._native):
@@ -121,17 +121,6 @@ class Predictor:
             return table
         restored: pandas.DataFrame = table.iloc[np.argsort(order)].reset_index(drop=True)
         return restored
-
-    def _probabilities(self, data: Dataset, logits: Array) -> Array:
-        """Returns the sigmoid of each logit, or the softmax of each row."""
-        wide = logits.astype(np.float64)
-        if self._native.has_several_labels(data._native):
-            with np.errstate(over="ignore"):
-                return (1 / (1 + np.exp(-wide))).astype(np.float32)
-        wide -= wide.max(axis=1, keepdims=True)
-        np.exp(wide, out=wide)
-        wide /= wide.sum(axis=1, keepdims=True)
-        return wide.astype(np.float32)
 
     def __repr__(self) -> str:
         return f"<Predictor of {self.model} {'-'.join(map(str, self.widths))}>"

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use lapidary::model::LabelKind;
 use lapidary::{Accuracy, Predictor, Result};
-use numpy::PyArray2;
+use numpy::{PyArray2, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -52,6 +52,17 @@ impl NativePredictor {
     /// Whether the model predicts several classes per vertex, for `data`.
     fn has_several_labels(&self, data: &NativeDataset) -> bool {
         self.0.classes_for(&data.0).labels == LabelKind::Multi
+    }
+
+    /// Returns the probability of each class from the logits for `data`.
+    fn probabilities<'py>(
+        &self,
+        py: Python<'py>,
+        data: &NativeDataset,
+        logits: PyReadonlyArray2<'py, f32>,
+    ) -> Bound<'py, PyArray2<f32>> {
+        let (classes, logits) = (self.0.classes_for(&data.0), logits.as_array());
+        PyArray2::from_owned_array(py, py.detach(|| classes.probabilities(logits)))
     }
 
     /// The names of the classes for `data`; `None` if they have none.

@@ -115,13 +115,10 @@ impl ModelSettings {
     /// # Errors
     /// [`Error::Value`], [`Error::NotForModel`], [`Error::Model`].
     pub(crate) fn model(&self, features: usize, classes: usize) -> Result<Model> {
-        let mut widths = vec![self.hidden; self.layers + 1];
-        widths[0] = features;
-        widths[self.layers] = classes;
         let means = [("sum", WeightedMean::Sum), ("count", WeightedMean::Count)];
         let config = ModelConfig {
             name: self.model.clone(),
-            widths,
+            widths: ModelConfig::equal_widths(features, self.hidden, classes, self.layers),
             dropout: self.dropout,
             input_dropout: self.input_dropout,
             layer_norm: self.layer_norm,
@@ -141,7 +138,11 @@ impl ModelSettings {
             edge_weights: chosen("edge_weights", &self.edge_weights, &[("use", None), ("ignore", Some(false))])?,
             weighted_mean: chosen("weighted_mean", &self.weighted_mean, &means)?,
         };
-        Ok(Model::from_config(config)?)
+        let model = Model::from_config(config)?;
+        match model.config().unused_attention() {
+            Some(option) => Err(Error::NotForModel { option, model: self.model.clone(), models: "gat and gatv2" }),
+            None => Ok(model),
+        }
     }
 
     /// Returns the model for a dataset.

@@ -136,12 +136,9 @@ impl ModelArgs {
     /// [`Error::Value`] for a number of layers or a width out of range, and the errors of the model.
     pub(super) fn model(&self, features: usize, classes: usize) -> Result<Model> {
         self.check_sizes()?;
-        let mut widths = vec![self.hidden; self.layers + 1];
-        widths[0] = features;
-        widths[self.layers] = classes;
         let config = ModelConfig {
             name: self.model.clone(),
-            widths,
+            widths: ModelConfig::equal_widths(features, self.hidden, classes, self.layers),
             dropout: self.dropout,
             input_dropout: self.input_dropout,
             layer_norm: self.layer_norm,
@@ -164,27 +161,15 @@ impl ModelArgs {
             },
         };
         let model = Model::from_config(config)?;
-        self.check_attention(model.config())?;
-        Ok(model)
+        match model.config().unused_attention() {
+            Some(option) => Err(Error::NotForModel { option, model: self.model.clone(), models: "gat and gatv2" }),
+            None => Ok(model),
+        }
     }
 
     /// Checks the values that clap accepts but that are invalid for any data.
     pub(super) fn check(&self) -> Result<()> {
         self.model(1, 1).map(drop)
-    }
-
-    /// Rejects flags of attention for a model without it.
-    fn check_attention(&self, config: &ModelConfig) -> Result<()> {
-        let given = [
-            ("heads", self.heads != 1),
-            ("attention_dropout", self.attention_dropout.is_some()),
-            ("residual", self.residual),
-            ("edge_attention", self.edge_attention),
-        ];
-        match given.into_iter().find(|(_, given)| *given && !config.has_attention()) {
-            Some((option, _)) => Err(Error::NotForModel { option, model: self.model.clone(), models: "gat and gatv2" }),
-            None => Ok(()),
-        }
     }
 
     fn check_sizes(&self) -> Result<()> {

@@ -19,9 +19,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use lapidary_kernels::StorageType;
+use ndarray::{Array2, ArrayView2};
 use serde::{Deserialize, Serialize};
 
 use super::digests::{DIGESTS_FILE, digests_text};
+use super::metrics::probabilities;
 use crate::bind::label_kind;
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
@@ -71,6 +73,25 @@ impl Classes {
     /// Returns the classes of a dataset.
     pub(crate) fn of(data: &Dataset) -> Self {
         Self { labels: label_kind(data), names: data.class_names().map(<[String]>::to_vec) }
+    }
+
+    /// Returns the probability of each class: the softmax of each row of logits; with several classes per vertex, the
+    /// sigmoid of each logit.
+    ///
+    /// ```
+    /// use lapidary::{Classes, model::LabelKind, ndarray::array};
+    ///
+    /// let one = Classes { labels: LabelKind::Class, names: None };
+    /// assert_eq!(one.probabilities(array![[0.0, 0.0], [9.0, 9.0]].view()), array![[0.5, 0.5], [0.5, 0.5]]);
+    /// ```
+    ///
+    /// # Shapes
+    /// `logits` and the result: `[n, classes]`.
+    /// # Cost
+    /// O(n classes).
+    pub fn probabilities(&self, logits: ArrayView2<'_, f32>) -> Array2<f32> {
+        let cells = logits.rows().into_iter().flat_map(|row| probabilities(row, self.labels)).collect();
+        Array2::from_shape_vec(logits.dim(), cells).expect("as many cells as logits")
     }
 }
 

@@ -4,6 +4,7 @@ use ndarray::{Array2, ArrayView1, ArrayView2};
 use rayon::prelude::*;
 
 use crate::dataset::{Dataset, Labels};
+use crate::model::LabelKind;
 
 /// The predictions for the labelled vertices of one split.
 ///
@@ -152,20 +153,31 @@ pub(crate) fn predicted_class(logits: ArrayView1<'_, f32>) -> Option<usize> {
     numbers.reduce(|best, other| if other.1 > best.1 { other } else { best }).map(|(class, _)| class)
 }
 
+/// Returns the probability of each class from a row of logits.
+pub(crate) fn probabilities(row: ArrayView1<'_, f32>, labels: LabelKind) -> Vec<f32> {
+    match labels {
+        LabelKind::Class => {
+            let softmax = Softmax::of(row);
+            row.iter().map(|&x| softmax.probability(x) as f32).collect()
+        }
+        LabelKind::Multi => row.iter().map(|&x| (1.0 / (1.0 + (-f64::from(x)).exp())) as f32).collect(),
+    }
+}
+
 /// The softmax of a row of logits.
-pub(crate) struct Softmax {
+struct Softmax {
     largest: f64,
     sum: f64,
 }
 
 impl Softmax {
-    pub(crate) fn of(logits: ArrayView1<'_, f32>) -> Self {
+    fn of(logits: ArrayView1<'_, f32>) -> Self {
         let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
         Self { largest, sum: logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum() }
     }
 
     /// Returns the probability of a class from its logit.
-    pub(crate) fn probability(&self, logit: f32) -> f64 {
+    fn probability(&self, logit: f32) -> f64 {
         (f64::from(logit) - self.largest).exp() / self.sum
     }
 }

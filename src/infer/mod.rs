@@ -19,7 +19,7 @@ pub use live::{LivePredictions, Update};
 pub use many::{GraphPrediction, Predictions};
 pub use metrics::SplitPredictions;
 #[cfg(feature = "command")]
-pub(crate) use metrics::{Softmax, predicted_class};
+pub(crate) use metrics::{predicted_class, probabilities};
 pub(crate) use predictor::TrainedOn;
 pub use predictor::{Prediction, Predictor};
 pub use prepared::PreparedPredictor;

@@ -513,6 +513,42 @@ impl ModelConfig {
         }
     }
 
+    /// Returns the widths of so many layers, of which all but the last are `hidden` wide.
+    ///
+    /// ```
+    /// assert_eq!(lapidary::model::ModelConfig::equal_widths(64, 16, 7, 3), [64, 16, 16, 7]);
+    /// ```
+    ///
+    /// # Panics
+    /// Without layers.
+    pub fn equal_widths(features: usize, hidden: usize, classes: usize, layers: usize) -> Vec<usize> {
+        assert!(layers > 0, "a model has layers");
+        let mut widths = vec![hidden; layers + 1];
+        (widths[0], widths[layers]) = (features, classes);
+        widths
+    }
+
+    /// Returns the field of an attention setting that a model without attention does not have, if one is set.
+    ///
+    /// ```
+    /// use lapidary::model::{AttentionConfig, ModelConfig};
+    ///
+    /// let attention = AttentionConfig { heads: 4, ..Default::default() };
+    /// let config = |name| ModelConfig { attention, ..ModelConfig::new(name, &[64, 7]) };
+    /// assert_eq!(config("gcn").unused_attention(), Some("heads"));
+    /// assert_eq!(config("gat").unused_attention(), None);
+    /// ```
+    pub fn unused_attention(&self) -> Option<&'static str> {
+        let AttentionConfig { heads, dropout, residual, edge_weights, .. } = self.attention;
+        let set = [
+            ("heads", heads != 1),
+            ("attention_dropout", dropout.is_some()),
+            ("residual", residual),
+            ("edge_attention", edge_weights),
+        ];
+        set.into_iter().find(|(_, set)| *set && !self.has_attention()).map(|(setting, _)| setting)
+    }
+
     /// Whether the weights of edges are used, once that was decided for a dataset.
     pub(crate) fn weighted(&self) -> bool {
         self.edge_weights == Some(true)

@@ -5,13 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use ndarray::{Array2, ArrayView1, ArrayView2};
+use ndarray::{Array2, ArrayView2};
 use ndarray_npy::WriteNpyExt;
 
 use crate::dataset::{Dataset, VertexNames};
 use crate::error::{Error, Result};
 use crate::graph::Permutation;
-use crate::infer::{Classes, Predictor, Softmax, predicted_class};
+use crate::infer::{Classes, Predictor, predicted_class, probabilities};
 use crate::model::LabelKind;
 use crate::output::OutputFile;
 
@@ -187,17 +187,6 @@ impl Table {
 pub(super) fn named_classes(names: Option<Vec<String>>, classes: usize) -> Vec<String> {
     let names = names.filter(|names| names.len() == classes);
     names.unwrap_or_else(|| (0..classes).map(|class| class.to_string()).collect())
-}
-
-/// Returns the probability of each class.
-fn probabilities(row: ArrayView1<'_, f32>, labels: LabelKind) -> Vec<f32> {
-    match labels {
-        LabelKind::Class => {
-            let softmax = Softmax::of(row);
-            row.iter().map(|&x| softmax.probability(x) as f32).collect()
-        }
-        LabelKind::Multi => row.iter().map(|&x| (1.0 / (1.0 + (-f64::from(x)).exp())) as f32).collect(),
-    }
 }
 
 /// Lists what is said of the predicted classes, separated by `;`.
