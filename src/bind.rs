@@ -69,6 +69,7 @@ pub(crate) fn bind_with(data: &Dataset, features: FeatureData, edge_weights: boo
         labels,
         split: data.split().clone(),
         labelled,
+        class_weights: None,
         kept: None,
     }
 }
@@ -175,7 +176,8 @@ fn features(data: &Dataset) -> Result<&Features> {
     data.features().ok_or_else(|| Error::DataLacks {
         dataset: data.name().into(),
         what: "features",
-        needed_by: "models read them: add features.npy, or features_indptr.npy, features_indices.npy and features_values.npy",
+        needed_by: "models read them: add features.npy, or features_indptr.npy, features_indices.npy and features_values.npy; or \
+                    set option `make_features`",
     })
 }
 

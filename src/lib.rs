@@ -73,7 +73,8 @@ pub use runtime::{
     TraceFile,
 };
 pub use train::{
-    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, DecayLayers, EmbeddingSize, Epoch, FeatureCache,
-    Move, Optimizer, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, PartialEpoch, RunLock,
-    RunRecord, SeedShares, Sgd, Snapshot, StageSeconds, Topology, Trainer, TrainerBuilder,
+    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, ClassWeights, DecayLayers, EmbeddingSize, Epoch,
+    FeatureCache, Move, Optimizer, ParseClassWeightsError, ParseFeatureCacheError, ParseSeedSharesError,
+    ParseTopologyError, PartialEpoch, RunLock, RunRecord, SeedShares, Sgd, Snapshot, StageSeconds, Suggested, Topology,
+    Trainer, TrainerBuilder,
 };

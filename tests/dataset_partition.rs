@@ -30,6 +30,7 @@ fn routed(graph: &Graph, assignment: &Assignment, transposed: bool) -> (u64, u64
         labels: LabelData::Classes(vec![0; n].into()),
         split: vec![0; n].into(),
         labelled: [n as u64, 0, 0, 0],
+        class_weights: None,
         kept: None,
     };
     let mut supply = Supply::of_parts(&inputs, ranges);
@@ -127,7 +128,8 @@ fn a_plan_compares_what_partitions_would_send() {
         assert_eq!((&line["partition"], &line["halo_rows"]), (&(*way).into(), &written["halo_rows"]), "{way}");
         // The same as a plan of the dataset that was written.
         let parts = format!("{moved}/parts.json");
-        let planned = succeeds(&["plan", "--data", moved, "--ranks", "4", "--json", "--partition", &parts]);
+        let plan = ["plan", "--data", moved, "--ranks", "4", "--json", "--partition", &parts, "--defaults", "plain"];
+        let planned = succeeds(&plan);
         let planned: Vec<Value> = planned.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let ranks = planned.iter().find(|line| line["event"] == "ranks").unwrap();
         for name in ["rows", "messages", "bytes", "largest", "network_seconds"] {

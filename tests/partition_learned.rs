@@ -63,7 +63,7 @@ fn the_ranges_are_those_of_a_plan() {
     let parts = dry_run.parts().unwrap();
     assert_eq!(parts.iter().map(|part| [part.start as u64, part.end as u64]).collect::<Vec<_>>(), want);
     // And of a comparison.
-    let compared = lines(&["plan", "--data", set, "--ranks", "5", "--compare", "learned,edges"]);
+    let compared = lines(&["plan", "--data", set, "--ranks", "5", "--compare", "learned,edges", "--hidden", "16"]);
     assert_eq!(compared[0]["halo_rows"], partitioned[0]["halo_rows"]);
 }
 

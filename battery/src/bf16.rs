@@ -432,11 +432,17 @@ pub(crate) fn losses_and_metrics_of_logits_in_bf16() {
             (0..n).map(|i| if i % 11 == 3 { NO_LABEL } else { numbers.below(classes) as u32 }).collect();
         let targets: Vec<u8> = (0..n * classes).map(|_| numbers.below(2) as u8).collect();
         let split: Vec<u32> = (0..n).map(|_| numbers.below(3) as u32).collect();
+        let weights: Vec<f32> = (0..classes).map(|class| 0.5 + class as f32).collect();
         let (select, count) = (1, n as u64 / 3);
         let what = format!("{n} x {classes}");
         sums_alike(&format!("softmax_cross_entropy, {what}"), 1, &|rig, float, out| {
             let (logits, labels, split) = (put(rig, &logits, float), rig.put(&labels), rig.put(&split));
             call!(Loss::SoftmaxCrossEntropy(TRAIN), [logits, labels, split], [out.slot], selected(select, count))
+        });
+        sums_alike(&format!("weighted_softmax_cross_entropy, {what}"), 1, &|rig, float, out| {
+            let (logits, labels) = (put(rig, &logits, float), rig.put(&labels));
+            let (op, given) = (Loss::WeightedSoftmaxCrossEntropy(TRAIN), selected(select, count));
+            call!(op, [logits, labels, rig.put(&split), rig.put(&weights)], [out.slot], given)
         });
         sums_alike(&format!("sigmoid_cross_entropy, {what}"), 1, &|rig, float, out| {
             let (logits, targets, split) = (put(rig, &logits, float), rig.put(&targets), rig.put(&split));
@@ -445,6 +451,11 @@ pub(crate) fn losses_and_metrics_of_logits_in_bf16() {
         rounds_once(&format!("softmax_cross_entropy_grad, {what}"), [n, classes], &|rig, float, out| {
             let (logits, labels, split) = (put(rig, &logits, float), rig.put(&labels), rig.put(&split));
             call!(Loss::SoftmaxCrossEntropyGrad(TRAIN), [logits, labels, split], [out], selected(select, count))
+        });
+        rounds_once(&format!("weighted_softmax_cross_entropy_grad, {what}"), [n, classes], &|rig, float, out| {
+            let (logits, labels) = (put(rig, &logits, float), rig.put(&labels));
+            let (op, given) = (Loss::WeightedSoftmaxCrossEntropyGrad(TRAIN), selected(select, count));
+            call!(op, [logits, labels, rig.put(&split), rig.put(&weights)], [out], given)
         });
         rounds_once(&format!("sigmoid_cross_entropy_grad, {what}"), [n, classes], &|rig, float, out| {
             let (logits, targets, split) = (put(rig, &logits, float), rig.put(&targets), rig.put(&split));

@@ -4,7 +4,7 @@ use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::op::{Grid, Linear, Loss, Move, RowStep, Slice};
 use lapidary_kernels::{
-    Call, DropoutKey, Error, MatMut, MatView, Targets, cpu, linear_weight_grad_workspace_bytes, reference,
+    Arg, Call, DropoutKey, Error, MatMut, MatView, Targets, cpu, linear_weight_grad_workspace_bytes, reference,
 };
 
 pub(crate) fn the_comparer_objects_to_one_wrong_cell() {
@@ -384,8 +384,11 @@ pub(crate) fn losses_and_metrics() {
                 let dense = logits.dense();
                 let counts = reference::count_correct(&dense, targets);
                 check_counts(&logits, targets, counts);
+                // A weight of 0 leaves out a class.
+                let weights: Vec<f32> = (0..classes).map(|class| [1.5, 0.0, 0.25, 8.0][class % 4]).collect();
                 for count in [counts[1], 0] {
-                    check_loss(&logits, targets, count);
+                    check_loss(&logits, targets, None, count);
+                    check_loss(&logits, targets, Some(&weights), count);
                 }
             }
         }
@@ -402,32 +405,40 @@ fn check_counts(logits: &Matrix, targets: Targets<'_>, want: [u64; 2]) {
     }
 }
 
-fn check_loss(logits: &Matrix, targets: Targets<'_>, count: u64) {
+fn check_loss(logits: &Matrix, targets: Targets<'_>, weights: Option<&[f32]>, count: u64) {
     let (n, classes) = (logits.rows, logits.cols);
-    let what = format!("softmax_cross_entropy, {n} x {classes}, count {count}");
+    let (loss_op, grad_op) = match weights {
+        None => (Loss::SoftmaxCrossEntropy(TRAIN), Loss::SoftmaxCrossEntropyGrad(TRAIN)),
+        Some(_) => (Loss::WeightedSoftmaxCrossEntropy(TRAIN), Loss::WeightedSoftmaxCrossEntropyGrad(TRAIN)),
+    };
+    let inputs = |rig: &Rig| {
+        let mut inputs: Vec<Arg> =
+            vec![rig.mat(logits).into(), rig.put(targets.labels).into(), rig.put(targets.split).into()];
+        inputs.extend(weights.map(|weights| Arg::from(rig.put(weights))));
+        inputs
+    };
+    let wide: Option<Vec<f64>> = weights.map(|weights| weights.iter().map(|&w| f64::from(w)).collect());
+    let largest_weight = wide.iter().flatten().fold(1.0, |largest: f64, &w| largest.max(w));
+    let what = format!("{}, {n} x {classes}, count {count}", loss_op.record().name);
     let got = on_any_threads(&what, |rig| {
-        let (labels, split) = (rig.put(targets.labels), rig.put(targets.split));
-        let (logits, loss) = (rig.mat(logits), rig.out(1, 1));
-        rig.run(
-            loss,
-            &call!(Loss::SoftmaxCrossEntropy(TRAIN), [logits, labels, split], [loss.slot], selected(1, count)),
-        )
+        let (inputs, loss) = (inputs(rig), rig.out(1, 1));
+        rig.run(loss, &Call::over(loss_op, selected(1, count), None, inputs, [loss.slot]))
     });
     // The sum of the exponentials has a relative error of 3e-7, and so has its logarithm; the rest is f64.
-    let want = reference::softmax_cross_entropy(&logits.dense(), targets, count);
-    assert_close(&what, &got, &[want], &[want.abs() + 1.0], 2);
+    let want = reference::softmax_cross_entropy(&logits.dense(), targets, wide.as_deref(), count);
+    assert_close(&what, &got, &[want], &[want.abs() + largest_weight], 2);
 
-    let what = format!("softmax_cross_entropy_grad, {n} x {classes}, count {count}");
+    let what = format!("{}, {n} x {classes}, count {count}", grad_op.record().name);
     let got = on_any_threads(&what, |rig| {
-        let (labels, split) = (rig.put(targets.labels), rig.put(targets.split));
-        let (logits, out) = (rig.mat(logits), rig.out(n, classes));
-        rig.run(out, &call!(Loss::SoftmaxCrossEntropyGrad(TRAIN), [logits, labels, split], [out], selected(1, count)))
+        let (inputs, out) = (inputs(rig), rig.out(n, classes));
+        rig.run(out, &Call::over(grad_op, selected(1, count), None, inputs, [out]))
     });
-    let want = reference::softmax_cross_entropy_grad(&logits.dense(), targets, count);
+    let want = reference::softmax_cross_entropy_grad(&logits.dense(), targets, wide.as_deref(), count);
     // Each exponential has a relative error of 3e-7, plus the rounding of its exponent, which is at most twice the
     // largest logit. Below e^-87 they are e^-87. The remainder beside a confident answer is rounded in f64, beside 1.
     let largest = logits.data.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-    let magnitude: Vec<f64> = want.data.iter().map(|x| x.abs() + 1e-10 / count.max(1) as f64).collect();
+    let least = 1e-10 * largest_weight / count.max(1) as f64;
+    let magnitude: Vec<f64> = want.data.iter().map(|x| x.abs() + least).collect();
     assert_close(&what, &got, &want.data, &magnitude, 8 + 2 * largest as usize);
 }
 
@@ -446,8 +457,9 @@ fn softmax_of(logits: &[f32], classes: usize, label: u32) -> (f32, Vec<f32>, u64
     let targets = Targets { labels: &labels, split: &split, select: 0 };
     let view = MatView::new(logits, n, classes).unwrap();
     let mut grad = vec![f32::NAN; logits.len()];
-    let loss = cpu::softmax_cross_entropy(view, targets, n as u64).unwrap();
-    cpu::softmax_cross_entropy_grad(view, targets, n as u64, MatMut::new(&mut grad, n, classes).unwrap()).unwrap();
+    let loss = cpu::softmax_cross_entropy(view, targets, None, n as u64).unwrap();
+    cpu::softmax_cross_entropy_grad(view, targets, None, n as u64, MatMut::new(&mut grad, n, classes).unwrap())
+        .unwrap();
     let [correct, selected] = cpu::count_correct(view, targets).unwrap();
     assert_eq!(selected, n as u64);
     (loss, grad, correct)

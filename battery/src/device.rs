@@ -199,6 +199,15 @@ fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
         (call!(Norm::GainGrad { eps }, [three, two], [vec(2)]), "grad"),
         (call!(Loss::SoftmaxCrossEntropyGrad(TRAIN), [two, labels, split], [three], selected(select, count)), "out"),
         (call!(Loss::SigmoidCrossEntropyGrad(TRAIN), [two, labels, split], [three], selected(select, count)), "out"),
+        (
+            call!(
+                Loss::WeightedSoftmaxCrossEntropyGrad(TRAIN),
+                [two, labels, split, vec(3)],
+                [mat(2, 2)],
+                selected(select, count)
+            ),
+            "weights",
+        ),
     ]
 }
 

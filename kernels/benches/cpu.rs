@@ -351,20 +351,20 @@ fn softmax(report: &Report, kernel: &str, classes: usize) {
     let logits = MatView::new(&logits, n, classes).expect("the size");
     let mut out = vec![f32::NAN; n * classes];
     let run = |data: &mut [f32]| match kernel {
-        "loss" => data[0] = cpu::softmax_cross_entropy(logits, targets, n as u64).expect("the shapes agree"),
+        "loss" => data[0] = cpu::softmax_cross_entropy(logits, targets, None, n as u64).expect("the shapes agree"),
         "count" => data[0] = cpu::count_correct(logits, targets).expect("the shapes agree")[0] as f32,
         _ => {
             let out = MatMut::new(data, n, classes).expect("the size");
-            cpu::softmax_cross_entropy_grad(logits, targets, n as u64, out).expect("the shapes agree");
+            cpu::softmax_cross_entropy_grad(logits, targets, None, n as u64, out).expect("the shapes agree");
         }
     };
     run(&mut out);
     let dense = logits.into();
     match kernel {
-        "loss" => check(out[0], reference::softmax_cross_entropy(&dense, targets, n as u64), 1.0),
+        "loss" => check(out[0], reference::softmax_cross_entropy(&dense, targets, None, n as u64), 1.0),
         "count" => check(out[0], reference::count_correct(&dense, targets)[0] as f64, n as f64),
         _ => {
-            let want = reference::softmax_cross_entropy_grad(&dense, targets, n as u64).data[classes + 1];
+            let want = reference::softmax_cross_entropy_grad(&dense, targets, None, n as u64).data[classes + 1];
             check(out[classes + 1], want, 1e-6);
         }
     }

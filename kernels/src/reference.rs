@@ -246,28 +246,31 @@ fn softmax(row: &[f64]) -> Vec<f64> {
     exps.iter().map(|x| x / total).collect()
 }
 
-/// `loss = 1 / count * sum over selected v of -log softmax(logits[v])[labels[v]]`; 0 if `count` is 0.
-pub fn softmax_cross_entropy(logits: &Dense, targets: Targets<'_>, count: u64) -> f64 {
+/// `loss = 1 / count * sum over selected v of -weights[labels[v]] * log softmax(logits[v])[labels[v]]`; 0 if `count` is 0.
+/// Without weights of the classes, all are 1.
+pub fn softmax_cross_entropy(logits: &Dense, targets: Targets<'_>, weights: Option<&[f64]>, count: u64) -> f64 {
     let mut sum = 0.0;
     for r in 0..logits.rows {
         if let Some(label) = targets.label(r, logits.cols) {
             let row = logits.row(r);
             let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let total: f64 = row.iter().map(|x| (x - largest).exp()).sum();
-            sum += total.ln() + largest - row[label];
+            sum += weights.map_or(1.0, |weights| weights[label]) * (total.ln() + largest - row[label]);
         }
     }
     if count == 0 { 0.0 } else { sum / count as f64 }
 }
 
-/// `(softmax - onehot) / count` in selected rows, 0 in the others.
-pub fn softmax_cross_entropy_grad(logits: &Dense, targets: Targets<'_>, count: u64) -> Dense {
+/// `weights[labels[v]] * (softmax - onehot) / count` in selected rows, 0 in the others. Without weights of the classes, all
+/// are 1.
+pub fn softmax_cross_entropy_grad(logits: &Dense, targets: Targets<'_>, weights: Option<&[f64]>, count: u64) -> Dense {
     let mut out = Dense::from_fn(logits.rows, logits.cols, |_, _| 0.0);
     for r in 0..logits.rows {
         if let Some(label) = targets.label(r, logits.cols).filter(|_| count > 0) {
             for (c, p) in softmax(logits.row(r)).into_iter().enumerate() {
                 let onehot = if c == label { 1.0 } else { 0.0 };
-                out.data[r * logits.cols + c] = (p - onehot) / count as f64;
+                let weight = weights.map_or(1.0, |weights| weights[label]);
+                out.data[r * logits.cols + c] = weight * (p - onehot) / count as f64;
             }
         }
     }

@@ -134,10 +134,12 @@ fn softmax_cross_entropy() {
     let labels = [0, 1, 4, NO_LABEL, 2, 3, 5, 1];
     let split = [0, 0, 0, 0, 1, 0, 0, 0];
     let targets = Targets { labels: &labels, split: &split, select: 0 };
-    let gradient = reference::softmax_cross_entropy_grad(&logits, targets, 5);
-    let f = |data: &[f64]| reference::softmax_cross_entropy(&with_data(&logits, data), targets, 5);
-    assert_eq!(check_slopes(&logits.data, &gradient.data, f), Ok(()));
-    for unselected in [3, 4, 6] {
-        assert!(gradient.row(unselected).iter().all(|&x| x == 0.0));
+    for weights in [None, Some(&[0.5, 2.0, 1.0, 0.0, 3.0][..])] {
+        let gradient = reference::softmax_cross_entropy_grad(&logits, targets, weights, 5);
+        let f = |data: &[f64]| reference::softmax_cross_entropy(&with_data(&logits, data), targets, weights, 5);
+        assert_eq!(check_slopes(&logits.data, &gradient.data, f), Ok(()));
+        for unselected in [3, 4, 6] {
+            assert!(gradient.row(unselected).iter().all(|&x| x == 0.0));
+        }
     }
 }

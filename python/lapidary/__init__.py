@@ -24,7 +24,7 @@ from .errors import (
 from .forecast import Shape, plan
 from .predictor import Predictor
 from .trainer import Trainer
-from .training import Run, train
+from .training import Run, suggest, train
 
 __all__ = [
     "DataError",
@@ -44,5 +44,6 @@ __all__ = [
     "__version__",
     "dataset",
     "plan",
+    "suggest",
     "train",
 ]

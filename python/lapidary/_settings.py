@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Union
 
@@ -38,6 +38,7 @@ TRAINING: Defaults = {
     "momentum": 0.0,
     "weight_decay": None,
     "decay_layers": "all",
+    "class_weights": None,
     "feature_norm": None,
     "seed": 0,
     "eval_every": 1,
@@ -103,6 +104,7 @@ class Settings(DeviceSettings, total=False):
     momentum: float
     weight_decay: Union[float, None]
     decay_layers: str
+    class_weights: Union[str, Sequence[float], None]
     feature_norm: Union[str, None]
     seed: int
     eval_every: int
@@ -160,6 +162,9 @@ def training_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     _check_ranges(chosen)
     if chosen["momentum"] != 0 and chosen["optimizer"] != "sgd":
         raise DataError("only option `optimizer` sgd has a `momentum`")
+    weights = chosen["class_weights"]
+    if not isinstance(weights, str):
+        chosen["class_weights"] = "none" if weights is None else ",".join(str(float(weight)) for weight in weights)
     return chosen
 
 

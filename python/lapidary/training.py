@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from . import _settings
+from . import _lapidary, _settings
 from ._arrays import Array
+from .data import dataset
 from .epoch import Scores
 from .errors import FileError
 from .predictor import Predictor
@@ -80,6 +81,23 @@ class Run:
         return f"<Run: best epoch {self.best_epoch} of {self.trainer.epoch}, {', '.join(scores) or 'no scores'}>"
 
 
+@_settings.takes(_settings.MODEL)
+def suggest(data: Any, model: str = "gcn", **settings: Unpack[_settings.Settings]) -> dict[str, Any]:
+    """Returns settings for :func:`train` that suit the data. They are those that the command ``lapidary train`` chooses.
+
+    Returns:
+        ``hidden``, ``layer_norm``, ``lr``, ``feature_norm``, ``epochs`` and ``patience``.
+
+    Raises:
+        DataError: for data or settings that do not work.
+
+    Example::
+
+        run = lapidary.train(data, "gin", **lapidary.suggest(data, "gin"))
+    """
+    return _lapidary.suggest(dataset(data)._native, _settings.model_settings(model, settings))
+
+
 @_settings.takes(_settings.ALL)
 def train(
     data: Any,
@@ -91,7 +109,8 @@ def train(
     callbacks: Iterable[Callback] = (),
     **settings: Unpack[_settings.Settings],
 ) -> Run:
-    """Trains a model on the whole graph. Names and defaults of settings are those of ``lapidary train``.
+    """Trains a model on the whole graph. Names of settings are those of ``lapidary train``, and defaults those of its
+    option ``--defaults plain``; :func:`suggest` returns settings that suit the data.
 
     Args:
         data: what :func:`lapidary.dataset` takes; with labels and a training split.
@@ -102,7 +121,8 @@ def train(
         callbacks: each is called with the record of each epoch; training stops if one returns ``True``.
         settings: ``hidden``, ``layers``, ``dropout``, ``epochs``, ``lr``, ``weight_decay``, ``optimizer`` (``adam``,
             ``adamw``, ``sgd``), ``seed``, ``devices`` (``auto``, ``cpu``, ``cpu:N``, ``cuda:0,1``), ``device_memory``
-            (bytes, or a text such as ``8GiB``), ``feature_norm`` (``row``, ``none``), ``dtype`` (``f32``, ``bf16``),
+            (bytes, or a text such as ``8GiB``), ``class_weights`` (``balanced``, or one number for each class),
+            ``feature_norm`` (``row``, ``none``), ``dtype`` (``f32``, ``bf16``),
             and others, which ``lapidary help train`` describes.
 
     Raises:

@@ -8,6 +8,7 @@ mod forecast;
 mod lent;
 mod predictor;
 mod settings;
+mod suggested;
 mod trainer;
 
 #[pyo3::pymodule]
@@ -18,6 +19,8 @@ mod _lapidary {
     use crate::forecast::forecast;
     #[pymodule_export]
     use crate::predictor::NativePredictor;
+    #[pymodule_export]
+    use crate::suggested::suggest;
     #[pymodule_export]
     use crate::trainer::NativeTrainer;
 

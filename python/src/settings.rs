@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use lapidary::model::{Activation, AttentionConfig, ModelConfig, Norm, WeightedMean};
 use lapidary::{
-    Adam, AdamW, ByteSize, Dataset, DecayLayers, Devices, Error, Matmul, MemoryPolicy, Model, Optimizer, Partition,
-    Recompute, Result, RunOptions, Sgd, StorageType, Strips, Trainer, TrainerBuilder,
+    Adam, AdamW, ByteSize, ClassWeights, Dataset, DecayLayers, Devices, Error, Matmul, MemoryPolicy, Model, Optimizer,
+    Partition, Recompute, Result, RunOptions, Sgd, StorageType, Strips, Trainer, TrainerBuilder,
 };
 use pyo3::prelude::*;
 
@@ -53,6 +53,7 @@ pub(crate) struct TrainingSettings {
     momentum: f64,
     weight_decay: Option<f64>,
     decay_layers: String,
+    class_weights: String,
     feature_norm: Option<String>,
     seed: u64,
     epochs: u64,
@@ -182,6 +183,13 @@ impl TrainingSettings {
         chosen("recompute", &self.recompute, &extents)
     }
 
+    fn class_weights(&self) -> Result<ClassWeights> {
+        let value = &self.class_weights;
+        let expected = "give None, \"balanced\" or one number for each class";
+        let wrong = |_| Error::Value { option: "class_weights", value: value.clone(), expected: expected.into() };
+        value.parse().map_err(wrong)
+    }
+
     pub(crate) fn strips(&self) -> Strips {
         self.strips.map_or(Strips::Auto, Strips::Exactly)
     }
@@ -206,6 +214,7 @@ impl TrainingSettings {
             .strips(self.strips())
             .optimizer(self.optimizer()?)
             .decay_layers(chosen("decay_layers", &self.decay_layers, &decay_layers)?)
+            .class_weights(self.class_weights()?)
             .dtype(dtype)
             .seed(self.seed)
             .epochs(self.epochs)

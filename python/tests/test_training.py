@@ -319,6 +319,8 @@ def command_epochs(command: str, *args: object) -> list[dict[str, Any]]:
             ["--optimizer", "adamw", "--norm", "mean", "--layer-norm"],
             {"optimizer": "adamw", "norm": "mean", "layer_norm": True},
         ),
+        (["--class-weights", "balanced"], {"class_weights": "balanced"}),
+        (["--class-weights", "1,2,0.5,0,1,1,3"], {"class_weights": [1, 2, 0.5, 0, 1, 1, 3]}),
         (["--devices", "sim:2", "--partition", "edges"], {"devices": "sim:2", "partition": "edges"}),
     ],
 )
@@ -331,9 +333,31 @@ def test_losses_have_the_bits_of_the_command(command: str, flags: list[Any], set
     assert len(run.history) == len(epochs) == 20
 
 
+def test_settings_that_suit_the_data_are_those_of_the_command(command: str, shared_data: Path) -> None:
+    folder = shared_data / "amazon-computers"
+    suggested = lapidary.suggest(folder, "gin")
+    assert suggested == {
+        "hidden": 64,
+        "layer_norm": True,
+        "lr": 0.001,
+        "feature_norm": "none",
+        "epochs": 500,
+        "patience": 100,
+    }
+    epochs = command_epochs(command, "--data", folder, "--model", "gin", "--epochs", 3)
+    run = lapidary.train(folder, "gin", progress=False, **{**suggested, "epochs": 3})
+    assert [record["loss"] for record in run.history] == [epoch["loss"] for epoch in epochs]
+
+
+def test_weights_of_classes_that_cannot_be_are_refused(data: lapidary.Dataset) -> None:
+    for weights in ("heavy", [1.0], [0.0, -1.0], [0, 0]):
+        with pytest.raises(lapidary.DataError, match="class_weights"):
+            lapidary.train(data, class_weights=weights, epochs=1, progress=False)
+
+
 def test_real_losses_have_the_bits_of_the_command(command: str, shared_data: Path) -> None:
     folder = shared_data / "cora"
-    epochs = command_epochs(command, "--data", folder, "--epochs", 10)
+    epochs = command_epochs(command, "--data", folder, "--defaults", "plain", "--epochs", 10)
     # Arrays of numpy are the same data as the directory.
     arrays = {file.stem: np.load(file) for file in folder.glob("*.npy")}
     sparse = pytest.importorskip("scipy.sparse")

@@ -8,6 +8,7 @@ mod batch_forecast;
 mod bus_error;
 mod compare;
 mod data;
+mod defaults;
 mod device;
 mod devices;
 mod failure;
@@ -112,9 +113,9 @@ pub fn run() -> ExitCode {
     }
     bus_error::explain();
     let done = limits::prepare().and_then(|()| match verb {
-        Verb::Train(args) => on_ranks(|ranks| train::run(&args, ranks)),
+        Verb::Train(mut args) => on_ranks(|ranks| train::run(&mut args, ranks)),
         Verb::Infer(args) => on_ranks(|ranks| infer::run(&args, ranks).map(|()| ExitCode::SUCCESS)),
-        Verb::Plan(args) => plan::run(&args),
+        Verb::Plan(mut args) => plan::run(&mut args),
         Verb::Profile(args) => on_ranks(|ranks| profile::run(&args, ranks).map(|()| ExitCode::SUCCESS)),
         Verb::Devices(args) => devices::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::GpuCheck(args) => gpu_check::run(&args),

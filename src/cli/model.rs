@@ -2,14 +2,20 @@
 
 use clap::{Args, ValueEnum};
 use lapidary_kernels::StorageType;
+use serde_json::{Value, json};
 
+use crate::dataset::{Dataset, MadeFeatures};
 use crate::error::{Error, Result};
 use crate::model::{Activation, AttentionConfig, Model, ModelConfig, Norm, WeightedMean};
+use crate::train::Suggested;
 
 /// The most layers: more than anyone trains. With far more, memory would not suffice even for their names.
 const MOST_LAYERS: usize = 10_000;
 
-#[derive(Debug, Args)]
+/// Width of hidden layers without `--hidden`, if it is not chosen for the dataset.
+const PLAIN_HIDDEN: usize = 16;
+
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(super) struct ModelArgs {
     /// Model: gcn, gin, commnet, resgcn, sage, graphconv, gat or gatv2
@@ -18,9 +24,9 @@ pub(super) struct ModelArgs {
     /// Number of layers
     #[arg(long, value_name = "N", default_value_t = 2)]
     layers: usize,
-    /// Width of the hidden layers
-    #[arg(long, value_name = "D", default_value_t = 16)]
-    hidden: usize,
+    /// Width of the hidden layers [default: chosen for the dataset; plain: 16]
+    #[arg(long, value_name = "D")]
+    hidden: Option<usize>,
     /// Dropout rate on hidden layers
     #[arg(long, value_name = "F", default_value_t = 0.5)]
     dropout: f32,
@@ -31,9 +37,10 @@ pub(super) struct ModelArgs {
     /// and graphconv]
     #[arg(long)]
     norm: Option<String>,
-    /// Layer norm on hidden layers, before the activation
-    #[arg(long)]
-    layer_norm: bool,
+    /// Layer norm on hidden layers, before the activation: true or false [default: chosen for the dataset; plain: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    #[arg(hide_possible_values = true)]
+    layer_norm: Option<bool>,
     /// Function between layers: relu or elu
     #[arg(long, value_name = "F", default_value = "relu", hide_possible_values = true)]
     activation: ActivationArg,
@@ -61,6 +68,26 @@ pub(super) struct ModelArgs {
     /// Storage of vertex matrices: f32, or bf16 with half the memory and 8 bits of precision
     #[arg(long, value_name = "DTYPE", default_value = "f32", hide_possible_values = true)]
     pub(super) dtype: DtypeArg,
+    /// Features made from the graph, in place of the dataset's: degree, constant, onehot, random or spectral
+    #[arg(long, value_name = "KIND")]
+    make_features: Option<String>,
+    /// Values of flags that are not given: data (chosen for the dataset, and printed) or plain (the same for every dataset,
+    /// as for the built-in graphs)
+    #[arg(long, value_name = "WHICH", default_value = "data", hide_possible_values = true)]
+    pub(super) defaults: DefaultsArg,
+}
+
+/// Where the values of flags come from that are not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum DefaultsArg {
+    Data,
+    Plain,
+}
+
+impl DefaultsArg {
+    pub(super) fn are_plain(self) -> bool {
+        self == Self::Plain
+    }
 }
 
 /// A storage type on the command line.
@@ -127,7 +154,21 @@ impl ModelArgs {
 
     /// Returns the width of the hidden layers.
     pub(super) fn hidden(&self) -> usize {
-        self.hidden
+        self.hidden.unwrap_or(PLAIN_HIDDEN)
+    }
+
+    /// Gives the flags that were not given the suggested values. Returns those that were filled in.
+    pub(super) fn fill(&mut self, suggested: &Suggested) -> Vec<(&'static str, Value)> {
+        let mut filled = Vec::new();
+        if self.hidden.is_none() && self.layers > 1 {
+            self.hidden = Some(suggested.hidden);
+            filled.push(("hidden", json!(suggested.hidden)));
+        }
+        if self.layer_norm.is_none() && suggested.layer_norm && self.layers > 1 {
+            self.layer_norm = Some(true);
+            filled.push(("layer-norm", json!(true)));
+        }
+        filled
     }
 
     /// Returns the model for `features` input columns and `classes` output columns.
@@ -138,10 +179,10 @@ impl ModelArgs {
         self.check_sizes()?;
         let config = ModelConfig {
             name: self.model.clone(),
-            widths: ModelConfig::equal_widths(features, self.hidden, classes, self.layers),
+            widths: ModelConfig::equal_widths(features, self.hidden(), classes, self.layers),
             dropout: self.dropout,
             input_dropout: self.input_dropout,
-            layer_norm: self.layer_norm,
+            layer_norm: self.layer_norm.unwrap_or(false),
             norm: self.norm.as_deref().map(str::parse::<Norm>).transpose()?,
             activation: match self.activation {
                 ActivationArg::Relu => Activation::Relu,
@@ -167,8 +208,23 @@ impl ModelArgs {
         }
     }
 
+    /// Reads a dataset, and makes its features if that is asked for.
+    ///
+    /// # Errors
+    /// Those of [`Dataset::load`], and of a kind of features that is unknown.
+    pub(super) fn load(&self, name: &str) -> Result<Dataset> {
+        let kind = self.made_features()?;
+        let data = Dataset::load(name)?;
+        Ok(kind.map_or_else(|| data.clone(), |kind| data.with_made_features(kind)))
+    }
+
+    fn made_features(&self) -> Result<Option<MadeFeatures>> {
+        Ok(self.make_features.as_deref().map(str::parse).transpose()?)
+    }
+
     /// Checks the values that clap accepts but that are invalid for any data.
     pub(super) fn check(&self) -> Result<()> {
+        self.made_features()?;
         self.model(1, 1).map(drop)
     }
 
@@ -179,8 +235,8 @@ impl ModelArgs {
         if self.layers == 0 || self.layers > MOST_LAYERS {
             return wrong("layers", self.layers, "a model has from 1 to 10000 layers");
         }
-        if self.hidden == 0 {
-            return wrong("hidden", self.hidden, "a layer has a width of at least 1");
+        if self.hidden() == 0 {
+            return wrong("hidden", 0, "a layer has a width of at least 1");
         }
         Ok(())
     }

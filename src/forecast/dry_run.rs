@@ -383,6 +383,7 @@ impl<'a> DryRun<'a> {
             edges,
             optimizer: &self.optimizer,
             decay: DecayLayers::All,
+            weighted_classes: false,
             passes: self.options.passes,
             recompute: self.options.recompute,
             strips: self.options.strips,

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::digests::{DIGESTS_FILE, digests_text};
 use super::metrics::probabilities;
 use crate::bind::label_kind;
-use crate::dataset::{Dataset, FeatureNorm};
+use crate::dataset::{Dataset, FeatureNorm, MadeFeatures};
 use crate::error::{Error, Result};
 use crate::model::{LabelKind, ModelConfig};
 use crate::plain_file;
@@ -54,6 +54,9 @@ pub struct ModelRecord {
     /// Width of the learned row of each vertex, if the model reads these instead of features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<usize>,
+    /// How features were made from the graph, if they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_features: Option<MadeFeatures>,
     /// The classes that the model predicts; `None` in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<Classes>,

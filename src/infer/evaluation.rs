@@ -134,7 +134,7 @@ pub(crate) fn evaluation_program(
             LabelKind::Class => Loss::CountCorrect(split),
             LabelKind::Multi => Loss::CountMicro(split),
         };
-        let count = push_on_split(&mut program, op, logits, labels)?;
+        let count = push_on_split(&mut program, op, logits, labels, &[])?;
         program.set_output(name, count);
     }
     if let Some(layers) = layers {
@@ -167,6 +167,7 @@ pub(crate) fn push_on_split(
     op: Loss,
     logits: TensorId,
     labels: LabelKind,
+    others: &[TensorId],
 ) -> Result<TensorId, ProgramError> {
     let labels = match labels {
         LabelKind::Class => program.input(Origin::Labels, VERTEX_IDS)?,
@@ -176,5 +177,5 @@ pub(crate) fn push_on_split(
         }
     };
     let split = program.input(Origin::Split, VERTEX_IDS)?;
-    program.push1(op, &[logits, labels, split])
+    program.push1(op, &[&[logits, labels, split], others].concat())
 }

@@ -15,7 +15,7 @@ use super::digests::Checkpoint;
 use super::pass::Pass;
 use super::{Accuracy, PreparedPredictor};
 use crate::bind::{feature_kind, uses_edge_weights, watched};
-use crate::dataset::{Dataset, FeatureNorm, Fingerprint};
+use crate::dataset::{Dataset, FeatureNorm, Fingerprint, MadeFeatures};
 use crate::error::{Error, Result};
 use crate::model::{FeatureKind, Init, LabelKind, Mode, Model, ModelError, Norm, Parameter, Weight, Weights};
 use crate::program::EMBEDDING;
@@ -68,6 +68,8 @@ pub struct Predictor {
     pub(super) trained_on: Option<TrainedOn>,
     /// What the columns of the logits are, if a checkpoint tells.
     classes: Option<Classes>,
+    /// How the features of graphs without any are made, as in training.
+    made_features: Option<MadeFeatures>,
 }
 
 impl Predictor {
@@ -98,8 +100,19 @@ impl Predictor {
         weights.check(&model.config().name, &parameters)?;
         let options = RunOptions::default();
         let (model, dtype, cost_model, outputs) = (model.clone(), StorageType::F32, None, Vec::new());
-        let (trained_on, classes) = (None, None);
-        Ok(Self { model, weights, feature_norm, dtype, options, cost_model, outputs, is_embedded, trained_on, classes })
+        Ok(Self {
+            model,
+            weights,
+            feature_norm,
+            dtype,
+            options,
+            cost_model,
+            outputs,
+            is_embedded,
+            trained_on: None,
+            classes: None,
+            made_features: None,
+        })
     }
 
     /// Opens a checkpoint: a folder that [`crate::Trainer::save`] wrote, of which the best epoch is used, otherwise the
@@ -119,7 +132,8 @@ impl Predictor {
             other => other.into(),
         })?;
         let made = Self::new(&model, weights, Some(record.feature_norm))?;
-        Ok(made.dtype(record.dtype).cost_model(cost_model).trained_on(trained_on).classes(record.classes))
+        let made = made.dtype(record.dtype).cost_model(cost_model).made_features(record.made_features);
+        Ok(made.trained_on(trained_on).classes(record.classes))
     }
 
     /// Opens a checkpoint like [`Predictor::open`], for a custom model.
@@ -134,7 +148,8 @@ impl Predictor {
             _ => model,
         };
         let made = Self::new(model, weights, Some(record.feature_norm))?;
-        Ok(made.dtype(record.dtype).cost_model(cost_model).trained_on(trained_on).classes(record.classes))
+        let made = made.dtype(record.dtype).cost_model(cost_model).made_features(record.made_features);
+        Ok(made.trained_on(trained_on).classes(record.classes))
     }
 
     /// Loads a safetensors file with PyG's names, for the built-in model `model`. The number of layers and the widths
@@ -200,6 +215,24 @@ impl Predictor {
         self.classes.clone().unwrap_or_else(|| Classes::of(data))
     }
 
+    /// Sets how features are made for graphs without any.
+    pub fn made_features(mut self, kind: Option<MadeFeatures>) -> Self {
+        self.made_features = kind;
+        self
+    }
+
+    /// Returns the dataset as it is; or with features made from its graph as in training, if the model was trained with such
+    /// ones and the dataset has none.
+    ///
+    /// # Cost
+    /// That of [`Dataset::with_made_features`].
+    pub fn with_features(&self, data: Dataset) -> Dataset {
+        match self.made_features.filter(|_| data.features().is_none()) {
+            Some(kind) => data.with_made_features(kind),
+            None => data,
+        }
+    }
+
     /// Sets the data that a learned embedding has rows for.
     pub(crate) fn trained_on(mut self, data: TrainedOn) -> Self {
         self.trained_on = Some(data);
@@ -216,7 +249,13 @@ impl Predictor {
     /// # Errors
     /// [`Error::DataLacks`]; [`Error::OtherGraph`] if there is a learned embedding for other vertices.
     pub(super) fn features_for(&self, data: &Dataset) -> Result<FeatureKind> {
-        let Some(table) = self.embedding() else { return feature_kind(data, false) };
+        let Some(table) = self.embedding() else {
+            if self.made_features.is_some() && data.features().is_none() {
+                let needed_by = "the model was trained on features made from the graph: call Predictor::with_features";
+                return Err(Error::DataLacks { dataset: data.name().into(), what: "features", needed_by });
+            }
+            return feature_kind(data, false);
+        };
         self.check_graph(data, table.shape[0])?;
         Ok(FeatureKind::Dense { width: table.shape[1] })
     }

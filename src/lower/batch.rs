@@ -436,6 +436,7 @@ mod tests {
             labels: LabelData::Classes((0..30).collect::<Vec<u32>>().into()),
             split: vec![1; 30].into(),
             labelled: [0, 30, 0, 0],
+            class_weights: None,
             kept: None,
             graph,
         }

@@ -412,6 +412,12 @@ impl<'a> Supply<'a> {
             .unwrap_or_else(|| kept.rows().iter().flat_map(row).copied().collect::<Vec<f32>>().into())
     }
 
+    /// Returns the weights of the classes, with 0 in the columns behind them.
+    fn class_weights(&self, columns: usize) -> Shared<f32> {
+        let weights = self.inputs.class_weights.as_ref().expect("a loss with weights is bound to data with weights");
+        (0..columns).map(|class| weights.get(class).copied().unwrap_or(0.0)).collect::<Vec<f32>>().into()
+    }
+
     fn origin(&mut self, part: usize, tile: usize, origin: &Origin) -> HostSlot {
         let range = self.tiles[part][tile].clone();
         match (origin, &self.inputs.features, &self.inputs.labels) {
@@ -428,6 +434,7 @@ impl<'a> Supply<'a> {
                 HostSlot::constant(&targets.slice(range.start * classes..range.end * classes))
             }
             (Origin::Split, _, _) => HostSlot::constant(&self.inputs.split.slice(range)),
+            (Origin::ClassWeights(columns), _, _) => HostSlot::constant(&self.class_weights(*columns)),
             (Origin::Identity(width), _, _) => HostSlot::constant(&identity(*width)),
             (&Origin::HeadMean { heads, width }, _, _) => HostSlot::constant(&head_mean(heads, width)),
             (&Origin::EdgeWeights(block, loops), _, _) => {

@@ -64,6 +64,8 @@ pub struct Inputs {
     pub split: Shared<u32>,
     /// Number of labelled vertices per split, indexed by split code.
     pub labelled: [u64; 4],
+    /// How much each class counts in the loss, `[classes]`, if not all count alike.
+    pub class_weights: Option<Shared<f32>>,
     /// The rows of dense features that stay on each device while mini-batches train, if any do.
     pub kept: Option<Arc<KeptRows>>,
 }

@@ -50,6 +50,11 @@ impl Builtin {
         BUILTINS.iter().find(|b| b.name == name)
     }
 
+    /// Returns the normalisation that the model has by default.
+    pub(super) fn default_norm(&self) -> Norm {
+        self.norms[0]
+    }
+
     /// Returns the name of the weight whose shape gives a layer's widths.
     pub(super) fn weight_name(&self, layer: usize) -> String {
         format!("convs.{layer}.{}", self.weight)
@@ -57,7 +62,7 @@ impl Builtin {
 
     /// Adds the model to a network.
     pub(super) fn forward(&self, net: &mut Network, x: Value, config: &ModelConfig) -> Result<Value, ModelError> {
-        let norm = config.norm.unwrap_or(self.norms[0]);
+        let norm = config.norm.unwrap_or(self.default_norm());
         if !self.norms.contains(&norm) {
             return Err(ModelError::NormNotTaken { model: self.name, norm });
         }

@@ -549,6 +549,12 @@ impl ModelConfig {
         set.into_iter().find(|(_, set)| *set && !self.has_attention()).map(|(setting, _)| setting)
     }
 
+    /// Whether the model adds up the rows of the in-neighbours, so that its rows grow with the in-degrees.
+    pub fn sums_neighbours(&self) -> bool {
+        let norm = |model: &Builtin| self.norm.unwrap_or(model.default_norm());
+        Builtin::find(&self.name).is_some_and(|model| !model.attention && norm(model) == Norm::Sum)
+    }
+
     /// Whether the weights of edges are used, once that was decided for a dataset.
     pub(crate) fn weighted(&self) -> bool {
         self.edge_weights == Some(true)

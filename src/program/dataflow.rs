@@ -360,6 +360,7 @@ fn origin_name(origin: &Origin) -> String {
         Origin::Labels => "labels".into(),
         Origin::Targets => "targets".into(),
         Origin::Split => "split".into(),
+        Origin::ClassWeights(_) => "class_weights".into(),
         Origin::Parameter(name) => name.clone(),
         Origin::Moment { parameter, which } => format!("{parameter}.moment{which}"),
         Origin::Rows { of, first } => format!("{}.rows_{first}", origin_name(of)),

@@ -61,6 +61,8 @@ pub enum Origin {
     Targets,
     /// The split code of each vertex.
     Split,
+    /// How much each class counts in the loss: one row of this many columns. Those without a class have 0.
+    ClassWeights(usize),
     /// A trained parameter.
     Parameter(String),
     /// The `which`-th moment of a parameter, kept by the optimizer.

@@ -451,6 +451,7 @@ mod tests {
                 edges: data.graph().edge_count() as u64,
                 optimizer: &Adam::new(0.01).into(),
                 decay: DecayLayers::default(),
+                weighted_classes: false,
                 passes: Passes::ALL,
                 recompute: Default::default(),
                 strips: Strips::Exactly(1),

@@ -125,6 +125,7 @@ fn programs(data: &Dataset) -> (Program, Program) {
         edges: data.graph().edge_count() as u64,
         optimizer: &Adam::new(0.01).into(),
         decay: DecayLayers::All,
+        weighted_classes: false,
         passes: Passes::ALL,
         recompute: Recompute::Never,
         strips: Strips::Exactly(1),

@@ -14,7 +14,7 @@ use super::epoch::{
 };
 use super::running::{PLAIN_EPOCH, TRAIN_PHASE};
 use super::splits::{Learning, Setup};
-use super::{Adam, DecayLayers, Optimizer, RunRecord, Trainer};
+use super::{Adam, ClassWeights, DecayLayers, Optimizer, RunRecord, Trainer};
 use crate::bind::{bind, bind_with, feature_kind, label_kind, model_for, watched};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
@@ -33,6 +33,7 @@ pub struct TrainerBuilder<'a> {
     options: RunOptions,
     optimizer: Optimizer,
     decay_layers: DecayLayers,
+    class_weights: ClassWeights,
     feature_norm: Option<FeatureNorm>,
     dtype: StorageType,
     seed: u64,
@@ -53,6 +54,7 @@ impl<'a> TrainerBuilder<'a> {
             options: RunOptions::default(),
             optimizer: Adam::new(0.01).into(),
             decay_layers: DecayLayers::All,
+            class_weights: ClassWeights::Equal,
             feature_norm: None,
             dtype: StorageType::F32,
             seed: 0,
@@ -88,6 +90,13 @@ impl<'a> TrainerBuilder<'a> {
     /// Sets the layers to which weight decay applies; all by default.
     pub fn decay_layers(mut self, layers: DecayLayers) -> Self {
         self.decay_layers = layers;
+        self
+    }
+
+    /// Sets how much the classes count in the loss; all vertices count alike by default. This is for data with one class per
+    /// vertex, where some classes have few vertices.
+    pub fn class_weights(mut self, weights: ClassWeights) -> Self {
+        self.class_weights = weights;
         self
     }
 
@@ -201,6 +210,8 @@ impl<'a> TrainerBuilder<'a> {
                 (norm, bind(data, norm, model.config().weighted(), self.batches.is_some())?)
             }
         };
+        let class_weights = self.class_weights.scaled(data)?;
+        let inputs = Inputs { class_weights: class_weights.clone().map(Into::into), ..inputs };
         let spec = EpochSpec {
             model: &model,
             features,
@@ -209,6 +220,7 @@ impl<'a> TrainerBuilder<'a> {
             edges: data.graph().edge_count() as u64,
             optimizer: &self.optimizer,
             decay: self.decay_layers,
+            weighted_classes: class_weights.is_some(),
             passes: self.options.passes,
             recompute: self.options.recompute,
             strips: self.options.strips,
@@ -319,6 +331,7 @@ impl<'a> TrainerBuilder<'a> {
                     feature_norm,
                     dtype: self.dtype,
                     embedding: self.embedding,
+                    made_features: data.made_features(),
                     classes: Some(Classes::of(data)),
                 },
                 dataset: data.name().into(),
@@ -328,6 +341,7 @@ impl<'a> TrainerBuilder<'a> {
                 seed: self.seed,
                 optimizer: self.optimizer,
                 decay_layers: self.decay_layers,
+                class_weights,
                 epoch: 0,
                 partial: None,
                 best: None,

@@ -12,7 +12,8 @@ use crate::program::passes::prune::prune;
 use crate::program::passes::recompute::{Extent, recompute};
 use crate::program::passes::reuse::reuse;
 use crate::program::{
-    EMBEDDING, LevelSizes, Loss, Passes, Program, Recompute, SplitName, Strips, TensorId, append_backward, over_levels,
+    EMBEDDING, LevelSizes, Loss, Origin, Passes, Program, Recompute, RowSpace, SplitName, Strips, TensorId, TensorType,
+    append_backward, over_levels,
 };
 
 use super::optimizer::append_updates;
@@ -27,6 +28,8 @@ pub(crate) struct EpochSpec<'a> {
     pub edges: u64,
     pub optimizer: &'a Optimizer,
     pub decay: DecayLayers,
+    /// Whether classes count differently in the loss.
+    pub weighted_classes: bool,
     pub passes: Passes,
     /// Whether the backward part makes tensors again. Mini-batches never do.
     pub recompute: Recompute,
@@ -193,11 +196,17 @@ fn push_term(program: &mut Program, term: LossTerm, spec: &EpochSpec<'_>) -> Res
     let LossTerm { weight, x, kind } = term;
     let split = SplitName::Train;
     Ok(match kind {
+        LossKind::SoftmaxCrossEntropy if spec.weighted_classes => {
+            let classes = program.tensor(x).ty.width;
+            let weights = program.input(Origin::ClassWeights(classes), TensorType::f32(RowSpace::Param(1), classes))?;
+            let op = Loss::WeightedSoftmaxCrossEntropy(split);
+            (push_on_split(program, op, x, spec.labels, &[weights])?, weight)
+        }
         LossKind::SoftmaxCrossEntropy => {
-            (push_on_split(program, Loss::SoftmaxCrossEntropy(split), x, spec.labels)?, weight)
+            (push_on_split(program, Loss::SoftmaxCrossEntropy(split), x, spec.labels, &[])?, weight)
         }
         LossKind::SigmoidCrossEntropy => {
-            (push_on_split(program, Loss::SigmoidCrossEntropy(split), x, spec.labels)?, weight)
+            (push_on_split(program, Loss::SigmoidCrossEntropy(split), x, spec.labels, &[])?, weight)
         }
         LossKind::MeanSquare if spec.batches.is_some() => return Err(ModelError::NotInBatches),
         LossKind::MeanSquare => {

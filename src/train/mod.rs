@@ -3,6 +3,7 @@
 mod batches;
 mod builder;
 mod checkpoint_writer;
+mod class_weights;
 mod divergence;
 mod embedding;
 mod epoch;
@@ -13,6 +14,7 @@ mod resume;
 mod running;
 mod snapshot;
 mod splits;
+mod suggested;
 mod trainer;
 
 pub use batches::{
@@ -24,6 +26,7 @@ pub(crate) use batches::{Drawing, Sources};
 pub(crate) use batches::{labelled, other_layers};
 pub use builder::TrainerBuilder;
 pub use checkpoint_writer::CheckpointWriter;
+pub use class_weights::{ClassWeights, ParseClassWeightsError};
 pub use embedding::EmbeddingSize;
 pub(crate) use embedding::check_embedding;
 pub(crate) use epoch::{EpochSpec, Instead, TrainingProgram, gradient_name, training_program};
@@ -36,4 +39,5 @@ pub use record::{Best, Change, PartialEpoch, RunRecord};
 pub(crate) use resume::recorded_order;
 pub use snapshot::Snapshot;
 pub use splits::Move;
+pub use suggested::Suggested;
 pub use trainer::{Epoch, Trainer};

@@ -74,6 +74,9 @@ pub struct RunRecord {
     pub passes: Passes,
     /// The layers to which weight decay applies.
     pub decay_layers: DecayLayers,
+    /// How much each class counts in the loss, scaled as in [`ClassWeights`](super::ClassWeights); `None` if all count alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_weights: Option<Vec<f32>>,
     /// The epoch of the weights; within an epoch, the one before it.
     pub epoch: u64,
     /// The progress of the next epoch; `None` between epochs.

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::optimizer::check_learning_rate;
 use super::record::Change;
 use super::{RunRecord, Snapshot, Trainer};
+use crate::dataset::MadeFeatures;
 use crate::error::{Error, Result};
 #[cfg(feature = "command")]
 use crate::graph::VertexOrder;
@@ -162,11 +163,15 @@ impl Trainer {
         same("list of passes", differences(&saved.passes, &asked.passes, &[]))?;
         same("number of vertices", texts(&saved.vertices, &asked.vertices))?;
         same("feature norm", texts(&saved.model.feature_norm, &asked.model.feature_norm))?;
+        let made =
+            |made: &Option<MadeFeatures>| made.map_or_else(|| "the dataset's own".into(), |made| made.to_string());
+        same("features", [made(&saved.model.made_features), made(&asked.model.made_features)])?;
         same("dtype", texts(&saved.model.dtype, &asked.model.dtype))?;
         same("seed", texts(&saved.seed, &asked.seed))?;
         same("choice of mini-batches", differences(&saved.batches, &asked.batches, &[]))?;
         same("optimizer", differences(&saved.optimizer, &asked.optimizer, &["lr"]))?;
-        same("choice of layers that decay", differences(&saved.decay_layers, &asked.decay_layers, &[]))
+        same("choice of layers that decay", differences(&saved.decay_layers, &asked.decay_layers, &[]))?;
+        same("weights of the classes", differences(&saved.class_weights, &asked.class_weights, &[]))
     }
 
     /// Checks that the data has not changed since the run was saved.

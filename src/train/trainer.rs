@@ -458,8 +458,9 @@ impl Trainer {
         if options.partition.learns() {
             options.partition = Partition::default();
         }
-        let ModelRecord { feature_norm, dtype, ref classes, .. } = self.record.model;
+        let ModelRecord { feature_norm, dtype, made_features, ref classes, .. } = self.record.model;
         let predictor = Predictor::new(&self.model, weights, Some(feature_norm))?.dtype(dtype);
+        let predictor = predictor.made_features(made_features);
         let predictor = predictor.options(options).cost_model(self.learned()).classes(classes.clone());
         Ok(match self.embedding {
             Some(_) => {

@@ -73,6 +73,7 @@ pub fn inputs(graph: Graph, Storage { sparse, multi, .. }: Storage) -> Inputs {
         labels,
         split: Shared::from(split),
         labelled: [0, train, 0, n as u64 - train],
+        class_weights: None,
         kept: None,
     }
 }

@@ -191,6 +191,7 @@ impl Parts {
             graph_ids: self.graph_ids,
             permutation: permutation.map(Arc::new),
             feature_norm: self.feature_norm,
+            made_features: None,
             source: self.source,
             licence: self.licence,
             order: VertexOrder::Own,

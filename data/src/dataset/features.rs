@@ -165,6 +165,11 @@ impl Sparse {
         Ok(Self { indptr, indices, values, width })
     }
 
+    /// Takes a matrix that was checked.
+    pub(crate) fn of_checked(indptr: Shared<u64>, indices: Shared<u32>, values: Shared<f32>, width: usize) -> Self {
+        Self { indptr, indices, values, width }
+    }
+
     /// Returns the rows of all matrices, those of each after those of the one before. They have the width of the first.
     pub(crate) fn one_after_the_other(all: &[&Self]) -> Self {
         let (mut indptr, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());

@@ -82,6 +82,7 @@ impl Dataset {
             permutation: None,
             order: VertexOrder::Own,
             feature_norm: first.feature_norm,
+            made_features: first.made_features,
             source: None,
             licence: None,
             fingerprint: Arc::default(),

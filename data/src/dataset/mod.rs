@@ -18,6 +18,7 @@ pub mod import;
 mod info;
 mod join;
 mod labels;
+mod make;
 mod manifest;
 mod mmap;
 pub(crate) mod names;
@@ -45,6 +46,7 @@ pub use features::{Dense, FeatureNorm, Features, Sparse};
 pub use fingerprint::Fingerprint;
 pub use info::{DegreeInfo, DegreeRange, EdgeWeightInfo, FeatureInfo, Info, LabelInfo, SkewInfo, SplitInfo};
 pub use labels::Labels;
+pub use make::MadeFeatures;
 pub use names::VertexNames;
 pub use row_file::RowFile;
 pub use split::{NONE, RandomSplit, TEST, TRAIN, VAL};
@@ -71,6 +73,8 @@ pub struct Dataset {
     /// The order to which [`Dataset::in_order`] has brought the vertices.
     order: VertexOrder,
     feature_norm: Option<FeatureNorm>,
+    /// How the features were made from the graph, if they were.
+    made_features: Option<MadeFeatures>,
     source: Option<String>,
     licence: Option<String>,
     /// Computed on first use, and shared by all clones.

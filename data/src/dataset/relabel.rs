@@ -91,6 +91,7 @@ impl Dataset {
             classes: self.classes,
             class_names: self.class_names.clone(),
             feature_norm: self.feature_norm,
+            made_features: self.made_features,
             source: self.source.clone(),
             licence: self.licence.clone(),
         }

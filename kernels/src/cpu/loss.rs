@@ -23,17 +23,23 @@ pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
     }
     let split = slots.numbers(call.inputs[2])?;
     match op {
-        Loss::SoftmaxCrossEntropy(_) | Loss::SoftmaxCrossEntropyGrad(_) | Loss::CountCorrect(_) => {
+        Loss::SoftmaxCrossEntropy(_)
+        | Loss::SoftmaxCrossEntropyGrad(_)
+        | Loss::WeightedSoftmaxCrossEntropy(_)
+        | Loss::WeightedSoftmaxCrossEntropyGrad(_)
+        | Loss::CountCorrect(_) => {
             let labels = slots.numbers(call.inputs[1])?;
+            let weights = call.inputs.get(3).map(|&weights| slots.numbers(weights)).transpose()?;
+            let weights = weights.as_ref().map(|weights| weights.view());
             let targets = Targets { labels: labels.view(), split: split.view(), select };
             match op {
-                Loss::SoftmaxCrossEntropy(_) => {
-                    slots.numbers_mut(out)?.view()[0] = softmax_cross_entropy(logits.view(), targets, count)?;
+                Loss::SoftmaxCrossEntropy(_) | Loss::WeightedSoftmaxCrossEntropy(_) => {
+                    slots.numbers_mut(out)?.view()[0] = softmax_cross_entropy(logits.view(), targets, weights, count)?;
                 }
                 Loss::CountCorrect(_) => {
                     slots.numbers_mut(out)?.view().copy_from_slice(&count_correct(logits.view(), targets)?);
                 }
-                _ => softmax_cross_entropy_grad(logits.view(), targets, count, slots.mat_mut(out)?.view())?,
+                _ => softmax_cross_entropy_grad(logits.view(), targets, weights, count, slots.mat_mut(out)?.view())?,
             }
         }
         Loss::SigmoidCrossEntropy(_) | Loss::SigmoidCrossEntropyGrad(_) | Loss::CountMicro(_) => {
@@ -69,24 +75,32 @@ pub fn half_squares(x: MatView<'_>) -> f32 {
     (sums.iter().sum::<f64>() / 2.0) as f32
 }
 
-/// `loss = 1 / count * sum over selected v of -log softmax(logits[v])[labels[v]]`; 0 if `count` is 0.
+/// `loss = 1 / count * sum over selected v of -weights[labels[v]] * log softmax(logits[v])[labels[v]]`; 0 if
+/// `count` is 0. Without weights of the classes, all are 1.
 ///
 /// # Shapes
-/// `logits`: `[n, classes]`; labels and split: `[n]`.
+/// `logits`: `[n, classes]`; labels and split: `[n]`; weights, if any: `[classes]`.
 /// # Errors
 /// [`crate::Error::Shape`].
 /// # Order
 /// The largest logit of each row is subtracted first. Rows are added in `f64`, in parts that depend on the shape alone,
 /// and those of at most 16 classes in an order that depends on which rows are selected: the same bits on any number of
 /// threads.
-pub fn softmax_cross_entropy(logits: MatView<'_>, targets: Targets<'_>, count: u64) -> Result<f32> {
+pub fn softmax_cross_entropy(
+    logits: MatView<'_>,
+    targets: Targets<'_>,
+    weights: Option<&[f32]>,
+    count: u64,
+) -> Result<f32> {
+    const CALL: &str = "softmax_cross_entropy";
     let (n, classes) = (logits.rows(), logits.cols());
-    check_targets(targets, "softmax_cross_entropy", n)?;
+    check_targets(targets, CALL, n)?;
+    check_weights(weights, CALL, classes)?;
     if count == 0 || classes == 0 {
         return Ok(0.0);
     }
     let sums = map_chunks(n, rows_of_part(classes), |rows| {
-        if classes <= narrow::MOST {
+        if classes <= narrow::MOST && weights.is_none() {
             return Arch::new().dispatch(narrow::LossPart { logits, targets, rows });
         }
         let mut exps = vec![0.0; classes];
@@ -94,7 +108,8 @@ pub fn softmax_cross_entropy(logits: MatView<'_>, targets: Targets<'_>, count: u
         for r in rows {
             if let Some(label) = targets.label(r, classes) {
                 let (largest, total) = exponentials(logits.row(r), &mut exps);
-                sum += total.ln() - (f64::from(logits.row(r)[label]) - f64::from(largest));
+                let loss = total.ln() - (f64::from(logits.row(r)[label]) - f64::from(largest));
+                sum += weight_of(weights, label) * loss;
             }
         }
         sum
@@ -102,28 +117,30 @@ pub fn softmax_cross_entropy(logits: MatView<'_>, targets: Targets<'_>, count: u
     Ok((sums.iter().sum::<f64>() / count as f64) as f32)
 }
 
-/// Computes the gradient of [`softmax_cross_entropy`] with respect to the logits: `(softmax - onehot) / count` in
-/// selected rows, 0 in the others; 0 everywhere if `count` is 0.
+/// Computes the gradient of [`softmax_cross_entropy`] with respect to the logits: `weights[labels[v]] * (softmax -
+/// onehot) / count` in selected rows, 0 in the others; 0 everywhere if `count` is 0. Without weights, all are 1.
 ///
 /// # Shapes
-/// `logits`, `out`: `[n, classes]`; `out` is overwritten; labels and split: `[n]`.
+/// `logits`, `out`: `[n, classes]`; `out` is overwritten; labels and split: `[n]`; weights, if any: `[classes]`.
 /// # Errors
 /// [`crate::Error::Shape`]; `out` is then untouched.
 pub fn softmax_cross_entropy_grad(
     logits: MatView<'_>,
     targets: Targets<'_>,
+    weights: Option<&[f32]>,
     count: u64,
     mut out: MatMut<'_>,
 ) -> Result<()> {
     const CALL: &str = "softmax_cross_entropy_grad";
     let (n, classes) = (logits.rows(), logits.cols());
     check_targets(targets, CALL, n)?;
+    check_weights(weights, CALL, classes)?;
     check_shape(CALL, "out", [n, classes], [out.rows(), out.cols()])?;
     for_rows(out.data(), classes, |first, out| {
         if count == 0 {
             return out.fill(0.0);
         }
-        if classes <= narrow::MOST {
+        if classes <= narrow::MOST && weights.is_none() {
             return Arch::new().dispatch(narrow::GradRows { logits, targets, first, count, out });
         }
         for (i, out) in out.chunks_exact_mut(classes).enumerate() {
@@ -132,13 +149,14 @@ pub fn softmax_cross_entropy_grad(
                 continue;
             };
             let (_, total) = exponentials(logits.row(first + i), out);
-            let factor = (1.0 / (total * count as f64)) as f32;
+            let weight = weight_of(weights, label);
+            let factor = (weight / (total * count as f64)) as f32;
             let others = total - f64::from(out[label]);
             for out in out.iter_mut() {
                 *out *= factor;
             }
             // This form of exp / total - 1 avoids cancellation.
-            out[label] = (-others / (total * count as f64)) as f32;
+            out[label] = (-weight * others / (total * count as f64)) as f32;
         }
     });
     Ok(())
@@ -167,6 +185,15 @@ pub fn count_correct(logits: MatView<'_>, targets: Targets<'_>) -> Result<[u64; 
 fn check_targets(targets: Targets<'_>, call: &'static str, n: usize) -> Result<()> {
     check_shape(call, "labels", [n, 1], [targets.labels.len(), 1])?;
     check_shape(call, "split", [n, 1], [targets.split.len(), 1])
+}
+
+fn check_weights(weights: Option<&[f32]>, call: &'static str, classes: usize) -> Result<()> {
+    weights.map_or(Ok(()), |weights| check_shape(call, "weights", [1, classes], [1, weights.len()]))
+}
+
+/// Returns how much a row of this class counts.
+fn weight_of(weights: Option<&[f32]>, label: usize) -> f64 {
+    weights.map_or(1.0, |weights| f64::from(weights[label]))
 }
 
 /// The selected rows of a range whose largest logit is at the label, and all selected rows.

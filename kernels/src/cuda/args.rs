@@ -247,6 +247,7 @@ pub(super) struct Loss {
     pub(super) logits: u64,
     pub(super) targets: u64,
     pub(super) split: u64,
+    pub(super) weights: u64,
     pub(super) out: u64,
     pub(super) partial: u64,
     pub(super) rows: u64,

@@ -22,6 +22,7 @@ impl Plan<'_> {
             logits: self.mat(logits)?,
             targets: call.inputs.get(1).map_or(Ok(0), |&targets| self.mat(targets))?,
             split: call.inputs.get(2).map_or(Ok(0), |&split| self.mat(split))?,
+            weights: call.inputs.get(3).map_or(Ok(0), |&weights| self.mat(weights))?,
             out: self.mat(out)?,
             partial: 0,
             rows: logits.rows as u64,
@@ -31,10 +32,14 @@ impl Plan<'_> {
             select,
         };
         match op {
-            Loss::SoftmaxCrossEntropy(_) => self.mean(name, args, logits, count as f64),
+            Loss::SoftmaxCrossEntropy(_) | Loss::WeightedSoftmaxCrossEntropy(_) => {
+                self.mean(name, args, logits, count as f64)
+            }
             Loss::SigmoidCrossEntropy(_) => self.mean(name, args, logits, count as f64 * logits.cols as f64),
             Loss::HalfSquares => self.mean(name, args, logits, 2.0),
-            Loss::SoftmaxCrossEntropyGrad(_) | Loss::SigmoidCrossEntropyGrad(_) => {
+            Loss::SoftmaxCrossEntropyGrad(_)
+            | Loss::WeightedSoftmaxCrossEntropyGrad(_)
+            | Loss::SigmoidCrossEntropyGrad(_) => {
                 self.kernel(text, name, blocks_of_warps(logits.rows), &args);
                 Ok(())
             }

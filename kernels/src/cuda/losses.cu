@@ -4,6 +4,7 @@ struct Loss {
     const Stored* logits;
     const void* targets;  // u32 labels, or one u8 per cell
     const u32* split;
+    const float* weights;  // of the classes; null if all are 1
     void* out;
     double* partial;
     u64 rows;
@@ -17,6 +18,11 @@ struct Loss {
 __device__ inline long long label_of(const Loss& a, u64 r) {
     const u32 label = ((const u32*)a.targets)[r];
     return a.split[r] == a.select && label < a.classes ? (long long)label : -1;
+}
+
+// Returns how much a row of this class counts.
+__device__ inline double weight_of(const Loss& a, long long label) {
+    return a.weights == nullptr ? 1.0 : (double)a.weights[label];
 }
 
 // Minus infinity.
@@ -67,7 +73,8 @@ KERNEL(softmax_cross_entropy, Loss) {
         if (label < 0) return 0.0;
         const Stored* logits = a.logits + r * a.classes;
         const Exponentials e = exponentials(a, logits, label);
-        return log(e.others + (double)e.at_label) - ((double)widened(logits[label]) - (double)e.largest);
+        const double loss = log(e.others + (double)e.at_label) - ((double)widened(logits[label]) - (double)e.largest);
+        return weight_of(a, label) * loss;
     });
 }
 
@@ -93,10 +100,11 @@ KERNEL(softmax_cross_entropy_grad, Loss) {
     }
     const Exponentials e = exponentials(a, logits, label);
     const double whole = (e.others + (double)e.at_label) * (double)a.count;
-    const float factor = (float)(1.0 / whole);
+    const double weight = weight_of(a, label);
+    const float factor = (float)(weight / whole);
     // exp / total - 1 at the label, in a form that avoids cancellation.
     for (u32 c = threadIdx.x % WARP; c < a.classes; c += WARP)
-        put(out[c], c == label ? (float)(-e.others / whole) : exp_below_0(widened(logits[c]) - e.largest) * factor);
+        put(out[c], c == label ? (float)(-weight * e.others / whole) : exp_below_0(widened(logits[c]) - e.largest) * factor);
 }
 
 KERNEL(count_correct, Loss) {

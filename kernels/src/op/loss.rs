@@ -19,6 +19,12 @@ pub enum Loss {
     SoftmaxCrossEntropy(SplitName),
     /// `(logits, labels, split) -> (softmax - onehot) / count` in selected rows, 0 in the others.
     SoftmaxCrossEntropyGrad(SplitName),
+    /// `(logits, labels, split, weights) -> loss`: `1 / count * sum over selected v of -weights[labels[v]] * log
+    /// softmax(logits[v])[labels[v]]`, with one weight per class.
+    WeightedSoftmaxCrossEntropy(SplitName),
+    /// `(logits, labels, split, weights) -> weights[labels[v]] * (softmax - onehot) / count` in selected rows, 0 in the
+    /// others.
+    WeightedSoftmaxCrossEntropyGrad(SplitName),
     /// `(logits, labels, split) -> [correct, selected]`: the number of selected rows whose largest logit (the first on
     /// a tie) is at the label, and the number of selected rows.
     CountCorrect(SplitName),
@@ -56,14 +62,52 @@ static SOFTMAX: Record = Record {
         back.give(0, dlogits);
     }),
     reference: |given| {
-        vec![Array::Float(vec![reference::softmax_cross_entropy(&given.mat(0), given.labels(), given.count())])]
+        vec![Array::Float(vec![reference::softmax_cross_entropy(&given.mat(0), given.labels(), None, given.count())])]
     },
     ..OVER_LABELS
 };
 
 static SOFTMAX_GRAD: Record = Record {
     name: "softmax_cross_entropy_grad",
-    reference: |given| vec![reference::softmax_cross_entropy_grad(&given.mat(0), given.labels(), given.count()).into()],
+    reference: |given| {
+        vec![reference::softmax_cross_entropy_grad(&given.mat(0), given.labels(), None, given.count()).into()]
+    },
+    ..OVER_LABELS
+};
+
+const OVER_WEIGHTED_LABELS: &[Operand] =
+    &[LOGITS, of(U32, "labels", N, Just(1)), SPLIT, of(F32, "weights", Just(1), D)];
+
+static WEIGHTED_SOFTMAX: Record = Record {
+    name: "weighted_softmax_cross_entropy",
+    kernel: Some("softmax_cross_entropy"),
+    inputs: OVER_WEIGHTED_LABELS,
+    gradient: Gradient::OfLoss(|op, back| {
+        let split = op.split().expect("a loss has a split");
+        let given = [Value::X(0), Value::X(1), Value::X(2), Value::X(3)];
+        let dlogits = back.emit(Loss::WeightedSoftmaxCrossEntropyGrad(split), &given);
+        back.give(0, dlogits);
+    }),
+    reference: |given| {
+        let weights = Some(given.floats(3));
+        vec![Array::Float(vec![reference::softmax_cross_entropy(
+            &given.mat(0),
+            given.labels(),
+            weights,
+            given.count(),
+        )])]
+    },
+    ..SOFTMAX
+};
+
+static WEIGHTED_SOFTMAX_GRAD: Record = Record {
+    name: "weighted_softmax_cross_entropy_grad",
+    kernel: Some("softmax_cross_entropy_grad"),
+    inputs: OVER_WEIGHTED_LABELS,
+    reference: |given| {
+        let weights = Some(given.floats(3));
+        vec![reference::softmax_cross_entropy_grad(&given.mat(0), given.labels(), weights, given.count()).into()]
+    },
     ..OVER_LABELS
 };
 
@@ -123,6 +167,8 @@ impl Loss {
         match self {
             Self::SoftmaxCrossEntropy(_) => &SOFTMAX,
             Self::SoftmaxCrossEntropyGrad(_) => &SOFTMAX_GRAD,
+            Self::WeightedSoftmaxCrossEntropy(_) => &WEIGHTED_SOFTMAX,
+            Self::WeightedSoftmaxCrossEntropyGrad(_) => &WEIGHTED_SOFTMAX_GRAD,
             Self::CountCorrect(_) => &COUNT_CORRECT,
             Self::SigmoidCrossEntropy(_) => &SIGMOID,
             Self::SigmoidCrossEntropyGrad(_) => &SIGMOID_GRAD,
@@ -136,6 +182,8 @@ impl Loss {
         match *self {
             Self::SoftmaxCrossEntropy(split)
             | Self::SoftmaxCrossEntropyGrad(split)
+            | Self::WeightedSoftmaxCrossEntropy(split)
+            | Self::WeightedSoftmaxCrossEntropyGrad(split)
             | Self::CountCorrect(split)
             | Self::SigmoidCrossEntropy(split)
             | Self::SigmoidCrossEntropyGrad(split)

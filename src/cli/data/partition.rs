@@ -11,6 +11,7 @@ use ndarray::Array2;
 use serde_json::{Value, json};
 
 use super::working;
+use crate::cli::defaults::choose_model;
 use crate::cli::failure::options_as_flags;
 use crate::cli::model::ModelArgs;
 use crate::cli::output::{align, count, facts, json_line, print, say, seconds, table};
@@ -171,13 +172,18 @@ struct Search {
 /// Writes a dataset whose parts are consecutive, and reports what they send to each other.
 pub(super) fn run(args: &PartitionArgs) -> Result<()> {
     let by = args.check()?;
-    let data = working("reading", &args.data, args.json, || Ok(Dataset::load(&args.data)?))?;
+    let data = working("reading", &args.data, args.json, || args.model.load(&args.data))?;
     let drawn = args.drawn(&data)?;
     let draws = drawn.as_ref().map(|drawn| drawn.draws(&data));
     let start = Instant::now();
     let learns = by.is_learned() || args.weights.is_learned();
     let trained = if learns { with_features(&data)? } else { Cow::Borrowed(&data) };
-    let model = args.model.model(trained.feature_width().max(1), trained.class_count().max(1))?;
+    let mut model = args.model.clone();
+    let width = trained.feature_width().max(1);
+    if learns {
+        choose_model(&mut model, (&args.data, width), &trained)?;
+    }
+    let model = model.model(width, trained.class_count().max(1))?;
     let dry_run = DryRun::new(&model, Subject::Data(&trained))
         .devices(Devices::sim(args.parts as usize))
         .dtype(args.model.dtype.float())

@@ -11,7 +11,6 @@ use super::predictions::{Format, Names, Predicted, Table as PredictionTable, unw
 use super::{InferArgs, score_name};
 use crate::bind::label_kind;
 use crate::cli::output::{align, bar, count, facts, json_line, percent, print, seconds, table};
-use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::infer::{Accuracy, GraphPrediction, Predictor};
 use crate::output::OutputFile;
@@ -81,7 +80,7 @@ pub(super) fn run(args: &InferArgs, format: Option<Format>, predictor: &Predicto
     let (start, bar) = (Instant::now(), bar(args.data.len() as u64, args.json));
     bar.set_prefix("predicting");
     let load = |spec: &String| {
-        let data = Dataset::load(spec)?;
+        let data = args.load(predictor, spec)?;
         ranks.agree_on(&data)?;
         Ok(data)
     };

@@ -15,7 +15,7 @@ use super::DeviceArgs;
 use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use super::reorder::{self, ReorderArgs, reordered};
-use crate::dataset::{Dataset, FeatureNorm};
+use crate::dataset::{Dataset, FeatureNorm, MadeFeatures};
 use crate::error::{Error, Result};
 use crate::infer::{Prediction, Predictor};
 use crate::model::{LabelKind, Norm};
@@ -45,6 +45,10 @@ pub(super) struct InferArgs {
     /// dataset's]
     #[arg(long, value_name = "NORM")]
     feature_norm: Option<String>,
+    /// Features made from the graph, in place of the dataset's: degree, constant, onehot, random or spectral [default: as in
+    /// training, for data without features]
+    #[arg(long, value_name = "KIND")]
+    make_features: Option<String>,
     /// Weights of edges: use them as in training, or ignore them
     #[arg(long, value_name = "WHAT", default_value = "use", hide_possible_values = true)]
     edge_weights: EdgeWeightsArg,
@@ -71,6 +75,17 @@ pub(super) struct InferArgs {
     device: DeviceArgs,
 }
 
+impl InferArgs {
+    /// Reads a dataset, and makes its features if they are to be made.
+    fn load(&self, predictor: &Predictor, name: &str) -> Result<Dataset> {
+        let data = Dataset::load(name)?;
+        Ok(match &self.make_features {
+            Some(kind) => data.with_made_features(kind.parse()?),
+            None => predictor.with_features(data),
+        })
+    }
+}
+
 /// Predicts, writes the logits if requested, and prints a report.
 pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     let options = args.device.options()?.ranks(ranks.clone());
@@ -87,6 +102,7 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     if let Some(norm) = &args.feature_norm {
         predictor = predictor.feature_norm(norm.parse::<FeatureNorm>()?);
     }
+    args.make_features.as_deref().map(str::parse::<MadeFeatures>).transpose()?;
     if args.edge_weights == EdgeWeightsArg::Ignore {
         predictor = predictor.edge_weights(false);
     }
@@ -122,7 +138,7 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     // Opens the file first, so that a file that cannot be written is an error before the work.
     let out = args.out.as_deref().filter(|_| ranks.is_first());
     let out = out.zip(format).map(|(path, format)| Out::create(path, format, args.scores)).transpose()?;
-    let data = Dataset::load(spec)?;
+    let data = args.load(&predictor, spec)?;
     let names = out.as_ref().map(|_| Names::open(spec, &data)).transpose()?;
     let gathers = RunGathers::of_inference(predictor.model(), &profile);
     let data = reordered(reorder, data, &gathers, ranks, args.json)?;

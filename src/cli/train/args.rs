@@ -22,8 +22,9 @@ use crate::ranks::Ranks;
 use crate::runtime::Partition;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
 use crate::train::{
-    Adam, AdamW, Batches, DecayLayers, FeatureCache, Optimizer, ParseFeatureCacheError, ParseSeedSharesError,
-    ParseTopologyError, SeedShares, Sgd, Topology, Trainer, other_layers, recorded_order,
+    Adam, AdamW, Batches, ClassWeights, DecayLayers, FeatureCache, Optimizer, ParseClassWeightsError,
+    ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, SeedShares, Sgd, Topology, Trainer, other_layers,
+    recorded_order,
 };
 
 /// Number of epochs without `--epochs`.
@@ -60,13 +61,14 @@ pub(in crate::cli) struct TrainArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Training")]
 pub(in crate::cli) struct TrainingArgs {
-    /// Number of epochs, including those before --resume
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_EPOCHS)]
-    pub epochs: u64,
+    /// Number of epochs, including those before --resume [default: chosen for the dataset; plain: 200]
+    #[arg(long, value_name = "N")]
+    pub epochs: Option<u64>,
     /// Optimizer: adam, adamw or sgd
     #[arg(long, value_name = "NAME", default_value = "adam")]
     pub optimizer: String,
-    /// Learning rate [default: 0.01; with --resume, that of the checkpoint]
+    /// Learning rate [default: 0.01, or 0.001 if chosen for models that sum over neighbours; with --resume, that of the
+    /// checkpoint]
     #[arg(long, value_name = "F")]
     pub lr: Option<f64>,
     /// Momentum of sgd
@@ -79,9 +81,13 @@ pub(in crate::cli) struct TrainingArgs {
     #[arg(long, value_name = "LAYERS", default_value = "all")]
     pub decay_layers: String,
     /// Feature normalisation: row (divide each row by its sum) or none [default: the dataset's, else row for sparse
-    /// non-negative features]
+    /// non-negative features; chosen for the dataset: of at most 50 numbers per vertex]
     #[arg(long, value_name = "NORM")]
     pub feature_norm: Option<String>,
+    /// Weights of the classes in the loss, for classes of few vertices: none, balanced (all classes count alike) or one number
+    /// for each class, as in 1,2.5,1
+    #[arg(long, value_name = "WEIGHTS", default_value = "none")]
+    pub class_weights: String,
     /// Start from these weights: a safetensors file with PyG's parameter names, or a checkpoint folder
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
@@ -116,7 +122,7 @@ pub(in crate::cli) struct TrainingArgs {
     /// results have the same bits
     #[arg(long, value_name = "N", default_value = "auto", value_parser = strips, conflicts_with = "batch")]
     pub strips: Strips,
-    /// Stop after N epochs without a better validation accuracy [default: off]
+    /// Stop after N epochs without a better validation accuracy [default: off with --epochs; chosen for the dataset: 100]
     #[arg(long, value_name = "N")]
     pub early_stop: Option<u64>,
 }
@@ -391,6 +397,22 @@ impl CheckpointArgs {
     }
 }
 
+impl TrainingArgs {
+    /// Returns the number of epochs.
+    pub(in crate::cli) fn epochs(&self) -> u64 {
+        self.epochs.unwrap_or(DEFAULT_EPOCHS)
+    }
+
+    fn class_weights(&self) -> Result<ClassWeights> {
+        let text = &self.class_weights;
+        let wrong = |error: ParseClassWeightsError| {
+            let expected = error.to_string();
+            Error::Value { option: "class_weights", value: text.clone(), expected }
+        };
+        text.parse().map_err(wrong)
+    }
+}
+
 impl TrainArgs {
     fn optimizer(&self) -> Result<Optimizer> {
         let decay = self.training.weight_decay;
@@ -424,9 +446,10 @@ impl TrainArgs {
             .strips(self.training.strips)
             .optimizer(self.optimizer()?)
             .decay_layers(self.decay_layers()?)
+            .class_weights(self.training.class_weights()?)
             .dtype(self.model.dtype.float())
             .seed(self.training.seed)
-            .epochs(self.training.epochs)
+            .epochs(self.training.epochs())
             .eval_every(self.training.eval_every);
         if let Some(batches) = self.batches.batches(data)? {
             let batches = batches.topology(self.topology()?);
@@ -478,7 +501,7 @@ impl TrainArgs {
         let Some(dir) = &self.checkpoints.checkpoint else { return Ok(()) };
         if self.checkpoints.resume {
             match trainer.resume(dir)? {
-                Some(epoch) if epoch >= self.training.epochs => {
+                Some(epoch) if epoch >= self.training.epochs() => {
                     say(format_args!("{} has reached epoch {epoch} already: nothing to train", dir.display()));
                 }
                 Some(_) => {
@@ -514,6 +537,7 @@ impl TrainArgs {
         self.optimizer()?;
         self.decay_layers()?;
         self.feature_norm()?;
+        self.training.class_weights()?;
         self.topology()?;
         let counts =
             [self.batches.check()?, self.eval_fanouts()?].map(|fanouts| fanouts.map(|fanouts| fanouts.0.len()));

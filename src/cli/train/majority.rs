@@ -8,6 +8,9 @@ use crate::error::Result;
 /// Of what is left above the largest class, a model that learns predicts at least this share.
 const LEARNED: f64 = 0.1;
 
+/// From this share of the largest class on, classes are unbalanced.
+const UNBALANCED: f64 = 0.6;
+
 /// Epochs and a width with which graphs of thousands of vertices are usually trained.
 const USUAL_EPOCHS: u64 = 200;
 const USUAL_WIDTH: usize = 64;
@@ -51,11 +54,14 @@ impl Majority {
             FeatureNorm::Row => "--feature-norm none".to_owned(),
             FeatureNorm::None => "--feature-norm row".to_owned(),
         }];
-        if args.training.epochs < USUAL_EPOCHS {
+        if args.training.epochs() < USUAL_EPOCHS {
             tries.push(format!("--epochs {USUAL_EPOCHS}"));
         }
         if args.model.hidden() < USUAL_WIDTH {
             tries.push(format!("--hidden {USUAL_WIDTH}"));
+        }
+        if self.share >= UNBALANCED && args.training.class_weights == "none" {
+            tries.push("--class-weights balanced (and --metric macro-f1 of `infer`)".into());
         }
         Ok(Some(format!(
             "note: the model is hardly better than predicting class {} for every vertex; try {} or another --lr or --model",

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use super::defaults::{self, Chosen};
 use super::failure;
 use super::kernel_times::KernelWatch;
 use super::output::{self, json_line, percent, print, say};
@@ -39,16 +40,18 @@ const PROGRESS_LINES: u64 = 10;
 ///
 /// # Returns
 /// The exit code: 128 + the signal that ended the run before its last epoch, otherwise 0.
-pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
+pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     args.check()?;
     let mut state = RunState::default();
     // Rank 0 writes all files.
-    let folder = args.checkpoints.checkpoint.as_deref().filter(|_| ranks.is_first());
+    let folder = args.checkpoints.checkpoint.clone().filter(|_| ranks.is_first());
+    let folder = folder.as_deref();
     state.lock = folder.map(take_folder).transpose()?;
     let mut trace = RunTrace::open(args.output.trace.as_deref().filter(|_| ranks.is_first()), TraceFile::LIMIT_BYTES)?;
     let report = args.output.report.as_deref().filter(|_| ranks.is_first()).map(PageFile::create).transpose()?;
     let start = Instant::now();
-    let (data, model) = read(args, ranks)?;
+    let (data, model, chosen) = read(args, ranks)?;
+    let args = &*args;
     let _hook = QuietPanics::start(&data);
     if args.checkpoints.checkpoint.is_some() {
         // Checkpoints need it, and the bytes of the data are still cached.
@@ -58,6 +61,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     let read_seconds = start.elapsed().as_secs_f64();
     if !args.output.json {
         introduce(args, &data, &model)?;
+        chosen.line().into_iter().for_each(say);
     }
     let mut trainer = args.trainer(&data, &model, ranks)?;
     args.resume(&mut trainer)?;
@@ -91,7 +95,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     // A run that failed has a trace as well.
     let traced = trace.finish();
     let ended = trained.and_then(|done| {
-        let done = Done { read_seconds, majority: Majority::of(&data), ..done };
+        let done = Done { read_seconds, majority: Majority::of(&data), chosen, ..done };
         end(args, &mut trainer, started_at, &watch)?;
         if let Some(kernels) = kernels {
             kernels.finish(&trainer, args.output.json)?;
@@ -109,21 +113,23 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     Ok(if is_cut_short(args, &trainer, &watch) { watch.exit_code() } else { ExitCode::SUCCESS })
 }
 
-/// Reads the data, and returns it in the order of the run, with the model.
-fn read(args: &TrainArgs, ranks: &Ranks) -> Result<(Dataset, Model)> {
-    let data = Dataset::load(&args.data)?;
+/// Reads the data, and chooses the flags that were not given. Returns the data in the order of the run, the model, and what was
+/// chosen.
+fn read(args: &mut TrainArgs, ranks: &Ranks) -> Result<(Dataset, Model, Chosen)> {
+    let data = args.model.load(&args.data)?;
     args.check_data(&data)?;
+    let chosen = defaults::choose(args, &data)?;
     let model = args.model.model(args.batches.input_width(&data), data.class_count())?;
     let profile = args.device.options()?.devices.profile();
-    let gathers = args.batches.gathers(&model, &profile, args.training.epochs);
+    let gathers = args.batches.gathers(&model, &profile, args.training.epochs());
     let _hook = QuietPanics::start(&data);
     let data = reordered(args.reorder()?, data, &gathers, ranks, args.output.json)?;
-    Ok((data, model))
+    Ok((data, model, chosen))
 }
 
 /// Returns whether a signal ended the run before its last epoch.
 fn is_cut_short(args: &TrainArgs, trainer: &Trainer, watch: &Watch) -> bool {
-    watch.is_interrupted() && trainer.epoch() < args.training.epochs
+    watch.is_interrupted() && trainer.epoch() < args.training.epochs()
 }
 
 /// Ends a run after its last epoch: evaluates if nothing was evaluated yet, and writes a checkpoint. A run that was cut
@@ -175,17 +181,17 @@ fn epochs(
     watch: &Watch,
     ranks: &Ranks,
 ) -> Result<Done> {
-    let bar = output::bar(args.training.epochs, args.output.json);
+    let bar = output::bar(args.training.epochs(), args.output.json);
     bar.set_prefix("training");
     let shown = bar.clone();
     trainer.on_batch(move |number, count| shown.set_prefix(format!("training, batch {number} of {count}")));
     bar.set_position(trainer.epoch());
-    let lines_every = args.training.epochs.div_ceil(PROGRESS_LINES).max(1);
+    let lines_every = args.training.epochs().div_ceil(PROGRESS_LINES).max(1);
     let mut done = Done::default();
     let (mut val, mut evaluated) = (None, false);
     let mut stale = stale_epochs(args, trainer);
     let mut recovery = Recovery::new(args, trainer)?;
-    while trainer.epoch() < args.training.epochs && stale.is_none() && !watch.is_over(trainer, ranks) {
+    while trainer.epoch() < args.training.epochs() && stale.is_none() && !watch.is_over(trainer, ranks) {
         let batches = args.checkpoints.batches_to_run(batches_done(trainer));
         let stepped = trainer.step_batches(batches);
         let stepped = stepped.and_then(|epoch| recovery.keep(args, trainer, watch, ranks).map(|()| epoch));
@@ -225,7 +231,7 @@ fn epochs(
         done.stages = epoch.stages;
         val = epoch.accuracy.map_or(val, |a| a.val);
         let progress = format!("loss {:.4}  val {}", epoch.loss, percent(val));
-        if ranks.count() > 1 && watch.is_interrupted() && trainer.epoch() < args.training.epochs {
+        if ranks.count() > 1 && watch.is_interrupted() && trainer.epoch() < args.training.epochs() {
             // `mpirun` may have stopped to read what ranks print.
             continue;
         }
@@ -233,8 +239,8 @@ fn epochs(
             let printed = json_line(&epoch_line(&epoch, trainer.label_kind()));
             // With a checkpoint, somebody wants the model: the run goes on without a reader.
             if args.checkpoints.checkpoint.is_some() { output::or_closed(printed)? } else { printed? }
-        } else if bar.is_hidden() && (epoch.epoch % lines_every == 0 || epoch.epoch == args.training.epochs) {
-            say(format_args!("epoch {}/{}  {progress}", epoch.epoch, args.training.epochs));
+        } else if bar.is_hidden() && (epoch.epoch % lines_every == 0 || epoch.epoch == args.training.epochs()) {
+            say(format_args!("epoch {}/{}  {progress}", epoch.epoch, args.training.epochs()));
         }
         bar.set_message(progress);
         bar.set_position(epoch.epoch);

@@ -41,7 +41,7 @@ impl Recovery {
     /// # Errors
     /// Those of [`Trainer::snapshot`]: the epoch has failed.
     pub(super) fn keep(&mut self, args: &TrainArgs, trainer: &mut Trainer, watch: &Watch, ranks: &Ranks) -> Result<()> {
-        if trainer.epoch() >= args.training.epochs {
+        if trainer.epoch() >= args.training.epochs() {
             return trainer.snapshot().map(drop);
         }
         let is_due = args.checkpoints.checkpoint_every.is_due(trainer.position(), self.saved_at)

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::args::TrainArgs;
 use super::majority::Majority;
 use crate::bind::uses_edge_weights;
+use crate::cli::defaults::Chosen;
 use crate::cli::device::NOTHING_CUT;
 use crate::cli::output::{self, align, facts, json_line, percent, print, say, seconds, table};
 use crate::cli::reorder;
@@ -30,6 +31,8 @@ pub(super) struct Done {
     pub read_seconds: f64,
     /// The largest class of the test vertices, if they have one class each.
     pub majority: Option<Majority>,
+    /// The flags that were chosen for the dataset.
+    pub chosen: Chosen,
     /// The loss of each epoch and the score of the validation vertices, if it was evaluated.
     pub history: Vec<Progress>,
     /// Seconds of each epoch.
@@ -173,8 +176,8 @@ pub(super) fn introduce(args: &TrainArgs, data: &Dataset, model: &Model) -> Resu
         output::count(data.split_size(TRAIN) as u64),
         output::count(data.split_size(VAL) as u64),
         output::count(data.split_size(TEST) as u64),
-        args.training.epochs,
-        if args.training.epochs == 1 { "" } else { "s" },
+        args.training.epochs(),
+        if args.training.epochs() == 1 { "" } else { "s" },
     ));
     Ok(())
 }
@@ -213,6 +216,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             score_name("test", labels): test,
             score_name("best_val", labels): val,
             "test_largest_class": done.majority.as_ref().map(|majority| majority.share),
+            "defaults": done.chosen.json(),
             "dtype": trainer.dtype().name(),
             "matmul": trainer.matmul().map(Matmul::name),
             "best_epoch": best.map(|b| b.epoch),

@@ -1,0 +1,81 @@
+//! Values of flags that were not given.
+
+use serde_json::{Map, Value, json};
+
+use super::model::ModelArgs;
+use super::train::TrainArgs;
+use crate::dataset::Dataset;
+use crate::error::Result;
+use crate::train::Suggested;
+
+/// The flags that were chosen for a dataset, with their values.
+#[derive(Debug, Default)]
+pub(super) struct Chosen(Vec<(&'static str, Value)>);
+
+impl Chosen {
+    /// Returns a line for people; `None` if nothing was chosen.
+    pub(super) fn line(&self) -> Option<String> {
+        let flag = |(name, value): &(&str, Value)| match value {
+            Value::Bool(true) => format!("--{name}"),
+            Value::String(text) => format!("--{name} {text}"),
+            value => format!("--{name} {value}"),
+        };
+        let flags: Vec<String> = self.0.iter().map(flag).collect();
+        (!flags.is_empty())
+            .then(|| format!("chosen for this data: {} (other flags win, --defaults plain for none)", flags.join(" ")))
+    }
+
+    /// Returns the flags as a JSON object.
+    pub(super) fn json(&self) -> Value {
+        Value::Object(self.0.iter().map(|(name, value)| (name.replace('-', "_"), value.clone())).collect::<Map<_, _>>())
+    }
+}
+
+/// Gives the flags of a model that were not given the values that suit the dataset. Returns them.
+pub(super) fn choose_model(args: &mut ModelArgs, (name, width): (&str, usize), data: &Dataset) -> Result<Chosen> {
+    Ok(Chosen(args.suggested(name, width, data)?.map_or_else(Vec::new, |suggested| args.fill(&suggested))))
+}
+
+/// Gives the flags of a training that were not given the values that suit the dataset. Returns them.
+pub(super) fn choose(args: &mut TrainArgs, data: &Dataset) -> Result<Chosen> {
+    let mut chosen = Vec::new();
+    let Some(suggested) = args.model.suggested(&args.data, args.batches.input_width(data), data)? else {
+        return Ok(Chosen(chosen));
+    };
+    chosen.extend(args.model.fill(&suggested));
+    let training = &mut args.training;
+    // The epochs of mini-batches have many steps each.
+    if training.epochs.is_none() && args.batches.batch.is_none() {
+        training.epochs = Some(suggested.epochs);
+        chosen.push(("epochs", json!(suggested.epochs)));
+        if let (None, Some(patience), 1..) = (training.early_stop, suggested.early_stop, training.eval_every) {
+            training.early_stop = Some(patience);
+            chosen.push(("early-stop", json!(patience)));
+        }
+    }
+    let plain = Suggested::plain(data);
+    if training.feature_norm.is_none()
+        && args.batches.embedding.is_none()
+        && suggested.feature_norm != plain.feature_norm
+    {
+        training.feature_norm = Some(suggested.feature_norm.to_string());
+        chosen.push(("feature-norm", json!(suggested.feature_norm.to_string())));
+    }
+    // A resumed run has the rate of its checkpoint.
+    let keeps_rate = args.checkpoints.resume || training.optimizer == "sgd";
+    if training.lr.is_none() && !keeps_rate && suggested.learning_rate != plain.learning_rate {
+        training.lr = Some(suggested.learning_rate);
+        chosen.push(("lr", json!(suggested.learning_rate)));
+    }
+    Ok(Chosen(chosen))
+}
+
+impl ModelArgs {
+    /// Returns the settings that suit the dataset; `None` for the built-in graphs, and if plain ones are asked for.
+    fn suggested(&self, name: &str, width: usize, data: &Dataset) -> Result<Option<Suggested>> {
+        if self.defaults.are_plain() || name.starts_with("builtin:") {
+            return Ok(None);
+        }
+        Ok(Some(Suggested::of(self.model(width, data.class_count())?.config(), data)))
+    }
+}
