@@ -53,6 +53,7 @@ mod manual;
 mod many_graphs;
 mod misread;
 mod multi_label;
+mod new;
 mod not_finite;
 mod outputs;
 mod parity;

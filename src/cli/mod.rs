@@ -20,6 +20,7 @@ mod kernel_times;
 mod limits;
 mod manual;
 mod model;
+mod new;
 mod output;
 mod page;
 mod partitioner;
@@ -77,6 +78,8 @@ enum Verb {
     /// Inspect, import, partition and generate datasets
     #[command(subcommand)]
     Data(data::DataVerb),
+    /// Write a small program that embeds the library
+    New(new::NewArgs),
     /// Print a script with which a shell completes verbs and flags
     Completions(manual::CompletionsArgs),
     /// Write the man pages
@@ -119,6 +122,7 @@ pub fn run() -> ExitCode {
         Verb::Profile(args) => on_ranks(|ranks| profile::run(&args, ranks).map(|()| ExitCode::SUCCESS)),
         Verb::Devices(args) => devices::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::GpuCheck(args) => gpu_check::run(&args),
+        Verb::New(args) => new::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Data(verb) => data::run(&verb).map(|()| ExitCode::SUCCESS),
         Verb::Completions(args) => manual::completions(&args, Cli::command()).map(|()| ExitCode::SUCCESS),
         Verb::Man(args) => manual::man(&args, Cli::command()).map(|()| ExitCode::SUCCESS),

@@ -10,7 +10,6 @@ use serde::Serialize;
 use super::optimizer::check_learning_rate;
 use super::record::Change;
 use super::{RunRecord, Snapshot, Trainer};
-use crate::dataset::MadeFeatures;
 use crate::error::{Error, Result};
 #[cfg(feature = "command")]
 use crate::graph::VertexOrder;
@@ -156,16 +155,17 @@ impl Trainer {
         same("embedding", differences(&saved.model.embedding, &asked.model.embedding, &[]))?;
         same("model", differences(&saved.model.model, &asked.model.model, &[]))?;
         same("dataset", texts(&saved.dataset, &asked.dataset))?;
-        // Before the digests, which depend on it.
+        // Before the digests, which depend on these two.
+        let kind = |record: &RunRecord| {
+            record.model.made_features.map_or_else(|| "the dataset's own".into(), |kind| kind.to_string())
+        };
+        same("features (option `make_features`)", [kind(saved), kind(asked)])?;
         same("vertex order (option `reorder`)", texts(&saved.reorder, &asked.reorder))?;
         self.check_same_data(&path, saved)?;
         same("number of edges", texts(&saved.edges, &asked.edges))?;
         same("list of passes", differences(&saved.passes, &asked.passes, &[]))?;
         same("number of vertices", texts(&saved.vertices, &asked.vertices))?;
         same("feature norm", texts(&saved.model.feature_norm, &asked.model.feature_norm))?;
-        let made =
-            |made: &Option<MadeFeatures>| made.map_or_else(|| "the dataset's own".into(), |made| made.to_string());
-        same("features", [made(&saved.model.made_features), made(&asked.model.made_features)])?;
         same("dtype", texts(&saved.model.dtype, &asked.model.dtype))?;
         same("seed", texts(&saved.seed, &asked.seed))?;
         same("choice of mini-batches", differences(&saved.batches, &asked.batches, &[]))?;
