@@ -327,7 +327,7 @@ pub(in crate::cli) struct OutputArgs {
     /// Write a trace of the run to FILE, in the Chrome trace format, of at most 256 MiB
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Write a page to look at to FILE (.html): loss and validation by epoch, devices and all tables
+    /// Write a page to look at to FILE (.html): loss and validation by epoch, predicted beside measured times, devices
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Print JSON lines instead of tables
