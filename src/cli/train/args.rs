@@ -330,6 +330,9 @@ pub(in crate::cli) struct OutputArgs {
     /// Write a page to look at to FILE (.html): loss and validation by epoch, predicted beside measured times, devices
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+    /// Write the numbers of each epoch to event files in DIR, for TensorBoard
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
     /// Print JSON lines instead of tables
     #[arg(long)]
     pub json: bool,

@@ -5,6 +5,7 @@ mod majority;
 mod page;
 mod recovery;
 mod report;
+mod tensorboard;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ use majority::Majority;
 use recovery::{QuietPanics, Recovery, batches_done};
 use report::{Done, Progress, epoch_line, introduce, move_line, say_what_is_cut, summarise};
 pub(super) use report::{embedding_line, learned_line, reads_line};
+use tensorboard::Events;
 
 /// Number of progress lines, if standard error is not a terminal and shows no bar.
 const PROGRESS_LINES: u64 = 10;
@@ -47,6 +49,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     state.lock = folder.map(take_folder).transpose()?;
     let mut trace = RunTrace::open(args.output.trace.as_deref().filter(|_| ranks.is_first()), TraceFile::LIMIT_BYTES)?;
     let report = args.output.report.as_deref().filter(|_| ranks.is_first()).map(PageFile::create).transpose()?;
+    let mut events = args.output.tensorboard.as_deref().filter(|_| ranks.is_first()).map(Events::create).transpose()?;
     let start = Instant::now();
     let (data, model) = read(args, ranks)?;
     let _hook = QuietPanics::start(&data);
@@ -87,7 +90,7 @@ pub(super) fn run(args: &TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     trainer.watch(watch.signal());
     let mut kernels = (args.batches.batch.is_none() && ranks.count() == 1)
         .then(|| KernelWatch::new(data.graph(), args.output.explain, args.output.trace.is_some()));
-    let recorders = Recorders { trace: &mut trace, kernels: kernels.as_mut() };
+    let recorders = Recorders { trace: &mut trace, kernels: kernels.as_mut(), events: events.as_mut() };
     let trained = epochs(args, &mut trainer, recorders, &watch, ranks);
     // A run that failed has a trace as well.
     let traced = trace.finish();
@@ -171,6 +174,7 @@ fn try_to_write(dir: &Path) -> Result<()> {
 struct Recorders<'a, 'graph> {
     trace: &'a mut RunTrace,
     kernels: Option<&'a mut KernelWatch<'graph>>,
+    events: Option<&'a mut Events>,
 }
 
 /// Runs epochs until all are done, `--early-stop` applies, or a signal ends the run.
@@ -213,6 +217,9 @@ fn epochs(
         let Some(epoch) = epoch else { continue };
         if let Some(kernels) = &mut recorders.kernels {
             kernels.after_epoch(trainer)?;
+        }
+        if let Some(events) = &mut recorders.events {
+            bar.suspend(|| events.add(&epoch, trainer.label_kind()));
         }
         if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.output.json) {
             bar.suspend(|| say(move_line(moved)));
