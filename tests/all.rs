@@ -73,6 +73,7 @@ mod runtime;
 mod sampled_evaluation;
 mod seconds;
 mod stress;
+mod tensorboard;
 mod tiles;
 mod train;
 

@@ -3,12 +3,20 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::common::command::{run, succeeds};
 
 /// Returns the cells of the rows of all tables of a page.
 fn cells(page: &str) -> Vec<Vec<String>> {
-    let unescaped =
-        |text: &str| text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&");
+    let unescaped = |text: &str| {
+        text.replace("<wbr>", "")
+            .replace("&nbsp;", " ")
+            .replace("&lt;", "<")
+            .replace("&gt;", ">")
+            .replace("&quot;", "\"")
+            .replace("&amp;", "&")
+    };
     let rows = page.split("<tr>").skip(1).map(|row| row.split("</tr>").next().unwrap());
     rows.map(|row| row.split("<td>").skip(1).map(|cell| unescaped(cell.split("</td>").next().unwrap())).collect())
         .collect()
@@ -36,7 +44,8 @@ fn the_page_of_a_plan_has_the_numbers_of_its_tables() {
     let shown = succeeds(&[&shape[..], &flags].concat());
     let page = fs::read_to_string(&out).unwrap();
     is_one_page(&page);
-    assert_eq!(page.matches("<svg").count(), 2);
+    // What lives when, two curves, and the parts.
+    assert_eq!(page.matches("<svg").count(), 4);
     assert!(page.contains("planned for: 7.63 MiB"), "{page}");
     let mut compared = 0;
     for row in cells(&page) {
@@ -73,21 +82,68 @@ fn the_page_of_a_plan_with_many_devices_is_small() {
 }
 
 #[test]
+fn the_page_of_a_large_plan_shows_what_lives_when() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("plan.html").to_str().unwrap().to_owned();
+    let shape =
+        ["plan", "--shape", "2449029,123718152,100,47", "--hidden", "256", "--layers", "3", "--profile", "a100"];
+    let shown = succeeds(&[&shape[..], &["--device-memory", "2GB", "--report", &out, "--json"]].concat());
+    let plan: Value = serde_json::from_str(shown.lines().next().unwrap()).unwrap();
+    let page = fs::read_to_string(&out).unwrap();
+    is_one_page(&page);
+    let steps = plan["devices"][0]["steps"].as_array().unwrap();
+    assert!(steps.len() > 500, "{} steps", steps.len());
+    // The largest tensors are those that the plan names, and what is copied of them is what its steps copy.
+    let named = |step: &Value, what: &str, name: &str| {
+        let names = step[what].as_array().unwrap().iter().map(|found| found.as_str().unwrap());
+        names.filter(|found| found.split('[').next().unwrap().trim_end_matches('\'') == name).count()
+    };
+    let largest: Vec<Vec<String>> =
+        cells(&page).into_iter().filter(|row| row.len() == 9 && row[3].ends_with('B')).collect();
+    let largest: Vec<&Vec<String>> = largest.iter().filter(|row| row[4].parse::<u32>().is_ok()).collect();
+    assert!((12..=20).contains(&largest.len()), "{largest:?}");
+    for (place, row) in largest.iter().enumerate() {
+        let has_band = page.contains(&format!("<title>{}: {}", row[0], row[3]));
+        assert_eq!(has_band, place < 12, "{row:?}");
+        let loads: usize = steps.iter().map(|step| named(step, "load", &row[0])).sum();
+        assert_eq!(row[6] == "-", loads == 0, "{row:?} and {loads} loads");
+    }
+    assert!(largest.iter().any(|row| row[6] != "-"), "nothing is moved: {largest:?}");
+    assert_eq!(page.matches("class=\"band ").count(), 13);
+}
+
+#[test]
 fn the_page_of_a_run_has_its_epochs() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run.html").to_str().unwrap().to_owned();
-    let shown = succeeds(&["train", "--epochs", "12", "--devices", "sim:2", "--report", &out]);
+    let shown = succeeds(&["train", "--epochs", "12", "--devices", "sim:2", "--explain", "--report", &out]);
     let page = fs::read_to_string(&out).unwrap();
     is_one_page(&page);
-    assert_eq!(page.matches("<svg").count(), 2);
     let rows = cells(&page);
     for epoch in 1..=12 {
         assert_eq!(rows.iter().filter(|row| row.len() == 3 && row[0] == epoch.to_string()).count(), 1, "epoch {epoch}");
     }
     let test = rows.iter().find(|row| row.first().is_some_and(|cell| cell == "test accuracy")).unwrap();
-    assert!(shown.lines().next().unwrap().ends_with(&test[1]), "{test:?}, {shown}");
+    let line = shown.lines().find(|line| line.starts_with("test accuracy")).unwrap();
+    assert!(line.ends_with(&test[1]), "{test:?}, {shown}");
+    // The loss, the score, the kernels and the parts.
+    assert_eq!(page.matches("<svg").count(), 4);
+    let gather = rows.iter().find(|row| row.len() == 5 && row[0] == "gather").unwrap();
+    let line = shown.lines().find(|line| line.starts_with("gather ")).unwrap();
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>().join(" "), gather.join(" "));
+    assert!(page.contains("part 0") && page.contains("part 1"));
     let copied = rows.iter().find(|row| row.first().is_some_and(|cell| cell == "to devices")).unwrap();
     assert_eq!(copied[1], copied[2], "measured as planned");
+}
+
+#[test]
+fn a_short_run_says_that_its_kernels_were_not_timed() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run.html").to_str().unwrap().to_owned();
+    succeeds(&["train", "--data", "builtin:karate", "--epochs", "2", "--devices", "cpu", "--report", &out]);
+    let page = fs::read_to_string(&out).unwrap();
+    is_one_page(&page);
+    assert!(page.contains("were not timed") && page.contains("lapidary profile"), "{page}");
 }
 
 #[test]

@@ -10,3 +10,4 @@ mod advance;
 mod checker;
 mod exhaustive;
 mod properties;
+mod stays;

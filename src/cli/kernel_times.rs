@@ -1,12 +1,12 @@
 //! The times of kernels: measured once for `plan`, learned from every training, and shown.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lapidary_cost_model::{KernelTimes, Profile};
 use serde_json::json;
 
-use super::output::{self, align, count, json_line, print, say, seconds, table};
+use super::compared_times::Compared;
+use super::output::{self, align, count, json_line, print, say, table};
 use crate::error::Result;
 use crate::forecast::{add_typical, measure_kernels, typical};
 use crate::graph::Graph;
@@ -117,12 +117,18 @@ impl<'a> KernelWatch<'a> {
     }
 
     /// Shows predicted beside measured times, if that was asked for, and remembers the measured ones for later forecasts.
-    pub(super) fn finish(self, trainer: &Trainer, as_json: bool) -> Result<()> {
-        let Some((profile, _)) = self.known.filter(|_| !self.epochs.is_empty()) else { return Ok(()) };
+    ///
+    /// # Returns
+    /// The times; `None` if none were measured.
+    pub(super) fn finish(self, trainer: &Trainer, as_json: bool) -> Result<Option<Compared>> {
+        let Some((profile, _)) = self.known.filter(|_| !self.epochs.is_empty()) else { return Ok(None) };
         let word = trainer.profile_name();
         let (mut times, busy) = (profile::kernel_times(&word, &profile), self.watch.end());
-        if self.shows {
-            compare(&times, &typical(&self.epochs, busy), as_json)?;
+        let compared = Compared::new(&times, &typical(&self.epochs, busy));
+        match (self.shows, as_json) {
+            (true, true) => json_line(&compared.json())?,
+            (true, false) => print(&compared.text())?,
+            (false, _) => {}
         }
         if !cfg!(debug_assertions) {
             add_typical(&mut times, &self.epochs, (false, busy));
@@ -131,64 +137,8 @@ impl<'a> KernelWatch<'a> {
                 tracing::debug!("the times of kernels are not kept: {error}");
             }
         }
-        Ok(())
+        Ok(Some(compared))
     }
-}
-
-/// The calls of one kernel in an epoch.
-#[derive(Default)]
-struct Sum {
-    calls: u64,
-    measured_s: f64,
-    /// `None` if its times were not known.
-    predicted_s: Option<f64>,
-}
-
-/// Prints the predicted and the measured time of each kernel in an epoch.
-fn compare(times: &KernelTimes, calls: &[MeasuredCall], as_json: bool) -> Result<()> {
-    let mut kernels: BTreeMap<&str, Sum> = BTreeMap::new();
-    for call in calls {
-        let sum = kernels.entry(&call.kernel).or_default();
-        sum.calls += 1;
-        sum.measured_s += call.seconds;
-        if let Some(estimate) = times.predict(&call.kernel, &call.work) {
-            *sum.predicted_s.get_or_insert_default() += estimate.seconds;
-        }
-    }
-    let mut kernels: Vec<(&str, Sum)> = kernels.into_iter().collect();
-    kernels.sort_by(|a, b| b.1.measured_s.total_cmp(&a.1.measured_s));
-    if as_json {
-        let line = |(name, sum): &(&str, Sum)| {
-            json!({
-                "kernel": name,
-                "calls": sum.calls,
-                "predicted_seconds": sum.predicted_s,
-                "measured_seconds": sum.measured_s,
-            })
-        };
-        let kernels: Vec<_> = kernels.iter().map(line).collect();
-        return json_line(&json!({ "event": "kernels", "kernels": kernels }));
-    }
-    let mut rows = table(["kernel, in an epoch", "calls", "predicted", "measured", "ratio"]);
-    let mut all = Sum { predicted_s: Some(0.0), ..Sum::default() };
-    let mut add = |name: &str, sum: &Sum| {
-        let ratio = sum.predicted_s.map(|predicted_s| format!("{:.2}", predicted_s / sum.measured_s));
-        rows.add_row([
-            name.to_owned(),
-            count(sum.calls),
-            sum.predicted_s.map_or("not known".into(), seconds),
-            seconds(sum.measured_s),
-            ratio.unwrap_or_else(|| "-".into()),
-        ]);
-    };
-    for (name, sum) in &kernels {
-        add(name, sum);
-        all.calls += sum.calls;
-        all.measured_s += sum.measured_s;
-        all.predicted_s = all.predicted_s.zip(sum.predicted_s).map(|(all, of)| all + of);
-    }
-    add("all", &all);
-    print(&format!("{}\n", align(rows)))
 }
 
 /// Prints the rates of this machine's profile, and what is known of its kernels.

@@ -7,6 +7,7 @@ mod advice;
 mod batch_forecast;
 mod bus_error;
 mod compare;
+mod compared_times;
 mod data;
 mod defaults;
 mod device;

@@ -290,6 +290,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         .dtype(args.model.dtype.float())
         .partition(args.device.layout.partition()?)
         .on_ranks(args.device.ranks, target.network)
+        .residency(report.is_some())
         // With many parts, twelve more plans of each would take long.
         .curve(args.device.ranks == 1);
     if let Some(profile) = target.profile {

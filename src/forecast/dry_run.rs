@@ -12,7 +12,7 @@ use super::inputs::{Cuts, ForecastInput, Parts};
 use super::planned::PlannedCut;
 use super::predict::vertex_seconds;
 use super::traffic::Job;
-use super::{Forecast, Network, PolicyForecast, Shape};
+use super::{Forecast, Network, PlanForecast, PolicyForecast, Shape};
 use crate::bind::{bind, bind_with, feature_kind, label_kind, model_for};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -64,6 +64,7 @@ pub struct DryRun<'a> {
     dtype: StorageType,
     profile: Option<String>,
     curve: bool,
+    residency: bool,
     /// Number of ranks, each with the devices of the options.
     rank_count: usize,
     network: Network,
@@ -87,6 +88,7 @@ impl<'a> DryRun<'a> {
             dtype: StorageType::F32,
             profile: None,
             curve: false,
+            residency: false,
             rank_count: 1,
             network: Network::default(),
             embedding: None,
@@ -148,6 +150,14 @@ impl<'a> DryRun<'a> {
     /// Sets whether to also plan with less and more memory, for the what-if curve; off by default.
     pub fn curve(mut self, curve: bool) -> Self {
         self.curve = curve;
+        self
+    }
+
+    /// Sets whether to also record what is on a device at each kernel call ([`PlanForecast::residency`]); off by default.
+    ///
+    /// [`PlanForecast::residency`]: super::PlanForecast::residency
+    pub fn residency(mut self, residency: bool) -> Self {
+        self.residency = residency;
         self
     }
 
@@ -214,7 +224,9 @@ impl<'a> DryRun<'a> {
             let outcome = outcome.map(|planned| {
                 chosen = (planned.variant.number, planned.layout);
                 at_hand = Some(planned.point(&rates, device_memory, subject.copies));
-                planned.forecast(&rates).times(subject.copies)
+                let residency = self.residency.then(|| planned.residency()).flatten();
+                let forecast = planned.forecast(&rates).times(subject.copies);
+                PlanForecast { residency, ..forecast }
             });
             policies.push(PolicyForecast { policy, outcome });
         }

@@ -7,7 +7,7 @@ use lapidary_cost_model::Profile;
 use lapidary_planner::memory::Policy;
 use serde::Serialize;
 
-use super::Traffic;
+use super::{Residency, Traffic};
 use crate::lower::ExchangePath;
 
 /// The result of a dry run.
@@ -82,6 +82,9 @@ pub struct PlanForecast {
     pub devices: Vec<DeviceForecast>,
     /// Bytes on the host: the data that the devices load, and what they store.
     pub host_bytes: u64,
+    /// What is on the device with the highest peak of the epoch, and when. `None` unless it was requested: see
+    /// [`DryRun::residency`](super::DryRun::residency).
+    pub residency: Option<Residency>,
 }
 
 /// The epoch of one device.

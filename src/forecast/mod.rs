@@ -11,6 +11,7 @@ mod inputs;
 mod measured;
 mod planned;
 mod predict;
+mod residency;
 mod shape;
 mod suite;
 mod traffic;
@@ -18,6 +19,7 @@ mod traffic;
 pub use batches::{BatchForecast, CacheForecast};
 pub use dry_run::{DryRun, Subject};
 pub use found::{CurvePoint, DeviceForecast, Forecast, PartForecast, PlanForecast, PolicyForecast, StepForecast};
+pub use residency::{Residency, TensorRole, TensorStay};
 pub use shape::Shape;
 pub use suite::{SuiteReport, measure_kernels};
 #[cfg(feature = "command")]
@@ -25,3 +27,4 @@ pub(crate) use suite::{add_typical, typical};
 pub use traffic::{Load, Network, Traffic};
 
 pub use crate::plan::{Rates, Timeline};
+pub use lapidary_planner::memory::Arrival;

@@ -1,12 +1,13 @@
 //! Plans of a dry run, and what they say.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use lapidary_kernels::Slot;
 use lapidary_planner::memory::Plan;
 
 use super::inputs::Cut;
-use super::{CurvePoint, DeviceForecast, PlanForecast, StepForecast};
+use super::{CurvePoint, DeviceForecast, PlanForecast, Residency, StepForecast};
 use crate::lower::{Crossing, Exchange, Layout, Lifetime, Lowered};
 use crate::plan::{Action, Planned, PlannedDevice, Rates, Script, Timeline, Variant};
 
@@ -64,6 +65,14 @@ impl PlannedCut {
         })
     }
 
+    /// Returns what is when on the device with the highest peak of the epoch; of equal ones, the first.
+    pub(super) fn residency(&self) -> Option<Residency> {
+        let peak = |main: &PlannedDevice| main.plan.as_ref().map_or(0, |(_, plan)| plan.peak_bytes);
+        let devices = self.devices().enumerate();
+        let (device, (lowered, setup, main)) = devices.min_by_key(|(_, (_, _, main))| Reverse(peak(main)))?;
+        Residency::new(device, lowered, [setup, main])
+    }
+
     pub(super) fn forecast(&self, rates: &Rates) -> PlanForecast {
         let mut host_bytes = 0u64;
         let device = |(lowered, setup, main): (&Lowered, &PlannedDevice, &PlannedDevice)| {
@@ -101,6 +110,7 @@ impl PlannedCut {
             folds: self.folds(),
             devices,
             host_bytes,
+            residency: None,
         }
     }
 }

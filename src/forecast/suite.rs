@@ -263,7 +263,7 @@ fn observe(times: &mut KernelTimes, trainer: &mut Trainer, locality: &Locality) 
 /// Adds for each call the median of its times in these epochs, or the least one if others were busy: disturbances only slow
 /// a call. Calls that a clock cannot measure are left out.
 pub(crate) fn add_typical(times: &mut KernelTimes, epochs: &[Vec<MeasuredCall>], (is_suite, busy): (bool, Busy)) {
-    for MeasuredCall { kernel, work, seconds } in typical(epochs, busy) {
+    for MeasuredCall { kernel, work, seconds, .. } in typical(epochs, busy) {
         drop(times.observe(&kernel, &work, seconds, is_suite));
     }
 }

@@ -105,6 +105,11 @@ impl Tasks {
         tensors.iter().filter_map(|t| self.slots[t.index()]).collect()
     }
 
+    /// Returns the slot of a tensor; `None` for one that only orders two steps.
+    pub fn slot_of(&self, tensor: TensorId) -> Option<Slot> {
+        self.slots[tensor.index()]
+    }
+
     /// Returns the tensor of a slot, if the ops use it.
     pub fn tensor_of(&self, slot: Slot) -> Option<TensorId> {
         self.ids.get(&slot).copied()

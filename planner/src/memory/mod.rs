@@ -11,7 +11,8 @@
 //! | roc | `roc.rs` | ROC's dynamic program, as described in the text of the paper |
 //! | optimal | `optimal.rs` | best-first search (`search.rs`) under prices of memory (`prices.rs`) |
 //!
-//! `advance.rs` then moves the copies of any plan to earlier steps, so that they run beside kernels.
+//! `advance.rs` then moves the copies of any plan to earlier steps, so that they run beside kernels. `stays.rs` reads off a
+//! plan what is on the device when.
 
 mod advance;
 mod cache;
@@ -27,6 +28,7 @@ mod repair;
 mod roc;
 mod schedule;
 mod search;
+mod stays;
 
 use std::fmt;
 use std::str::FromStr;
@@ -35,6 +37,7 @@ use crate::tasks::{TaskGraph, TaskId, TensorId};
 pub use advance::advance;
 use problem::Problem;
 pub use recompute::{Recomputed, plan_with_recompute};
+pub use stays::{Arrival, Stay, stays};
 
 /// Memory policy: which tensors stay on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

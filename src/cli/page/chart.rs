@@ -4,13 +4,16 @@ use std::fmt::Write;
 
 use super::html::escaped;
 
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 300.0;
+pub(super) const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 318.0;
 /// Space for the texts on each side.
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 16.0;
-const TOP: f64 = 30.0;
-const BOTTOM: f64 = 46.0;
+pub(super) const LEFT: f64 = 64.0;
+pub(super) const RIGHT: f64 = 16.0;
+pub(super) const TOP: f64 = 36.0;
+pub(super) const BOTTOM: f64 = 58.0;
+
+/// How far below the horizontal axis its numbers are.
+pub(super) const TICK_BELOW: f64 = 22.0;
 
 /// The most marks on an axis.
 const MOST_TICKS: usize = 7;
@@ -43,17 +46,17 @@ pub(in super::super) struct Line {
 }
 
 /// The range of an axis, and where it is drawn.
-struct Scale {
-    from: f64,
-    to: f64,
-    start: f64,
-    end: f64,
-    is_log: bool,
+pub(super) struct Scale {
+    pub(super) from: f64,
+    pub(super) to: f64,
+    pub(super) start: f64,
+    pub(super) end: f64,
+    pub(super) is_log: bool,
 }
 
 impl Scale {
     /// Makes the scale for `values`. A linear one begins at 0 if that is not far away.
-    fn of(values: impl Iterator<Item = f64>, is_log: bool, [start, end]: [f64; 2]) -> Self {
+    pub(super) fn of(values: impl Iterator<Item = f64>, is_log: bool, [start, end]: [f64; 2]) -> Self {
         let finite = values.filter(|value| value.is_finite() && (!is_log || *value > 0.0));
         let (mut from, mut to) =
             finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
@@ -69,7 +72,7 @@ impl Scale {
         Self { from, to, start, end, is_log }
     }
 
-    fn place(&self, value: f64) -> f64 {
+    pub(super) fn place(&self, value: f64) -> f64 {
         let share = if self.is_log {
             (value / self.from).ln() / (self.to / self.from).ln()
         } else {
@@ -79,7 +82,7 @@ impl Scale {
     }
 
     /// Returns round numbers within the range.
-    fn ticks(&self) -> Vec<f64> {
+    pub(super) fn ticks(&self) -> Vec<f64> {
         if self.is_log {
             let (first, last) = (self.from.log2().ceil() as i32, self.to.log2().floor() as i32);
             let step = ((last - first).max(0) as usize / MOST_TICKS + 1) as i32;
@@ -98,13 +101,18 @@ impl Scale {
 }
 
 /// Formats a number with at most four digits that count.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }
     let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
     let text = format!("{value:.digits$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// Returns an entry of the legend: a patch of a colour, and its name, on one line.
+pub(super) fn key(class: &str, name: &str) -> String {
+    format!("<span class=\"entry\"><span class=\"key {class}\"></span>{}</span> ", escaped(name))
 }
 
 /// Draws a chart.
@@ -131,12 +139,15 @@ pub(super) fn svg(chart: &Chart) -> String {
     }
     for tick in x.ticks() {
         let (at, text) = (x.place(tick), number(tick));
-        add(format_args!("<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>", HEIGHT - BOTTOM + 18.0));
+        add(format_args!(
+            "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
+            HEIGHT - BOTTOM + TICK_BELOW
+        ));
     }
     let middle = (LEFT + WIDTH - RIGHT) / 2.0;
     let label = escaped(&chart.x.label);
     add(format_args!("<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{label}</text>", HEIGHT - 8.0));
-    add(format_args!("<text x=\"4\" y=\"14\">{}</text>", escaped(&chart.y.label)));
+    add(format_args!("<text x=\"4\" y=\"18\">{}</text>", escaped(&chart.y.label)));
     if let Some((place, label)) = &chart.mark {
         let at = x.place(*place);
         let (anchor, text_at) = if at > middle { ("end", at) } else { ("start", at.max(middle - 60.0)) };
@@ -158,7 +169,7 @@ pub(super) fn svg(chart: &Chart) -> String {
     }
     svg += "</svg>\n<figcaption>";
     for (number, line) in chart.lines.iter().enumerate() {
-        let _ = write!(svg, "<span class=\"key series{number}\"></span>{} ", escaped(&line.name));
+        svg += &key(&format!("series{number}"), &line.name);
     }
     svg + "</figcaption>\n</figure>\n"
 }

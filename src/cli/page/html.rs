@@ -1,6 +1,6 @@
 //! The report as one page, which needs no other file.
 
-use super::{Block, Page, Tone, chart};
+use super::{Block, Page, Tone, bands, bars, chart};
 
 /// The look of the page, in light and in dark.
 const STYLE: &str = include_str!("page.css");
@@ -21,6 +21,8 @@ fn block(block: &Block) -> String {
         Block::Paragraph(paragraph) => format!("<p>{}</p>\n", escaped(paragraph)),
         Block::Code(code) => format!("<pre>{}</pre>\n", escaped(code)),
         Block::Chart(chart) => chart::svg(chart),
+        Block::Bands(bands) => bands::svg(bands),
+        Block::Bars(bars) => bars::svg(bars),
         Block::Verdict { tone, word, sentence } => {
             let class = match tone {
                 Tone::Good => "good",
@@ -35,7 +37,7 @@ fn block(block: &Block) -> String {
         }
         Block::Table { header, rows } => {
             let row = |tag: &str, cells: &[String]| {
-                let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+                let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", breakable(cell))).collect();
                 format!("<tr>{cells}</tr>\n")
             };
             let body: String = rows.iter().map(|cells| row("td", cells)).collect();
@@ -45,6 +47,13 @@ fn block(block: &Block) -> String {
             )
         }
     }
+}
+
+/// Returns a cell that is broken at the right places: long names of fused operations may be, a number and its unit not.
+fn breakable(cell: &str) -> String {
+    let cell_is_number = cell.starts_with(|c: char| c.is_ascii_digit()) && cell.matches(' ').count() == 1;
+    let cell = escaped(cell).replace('+', "+<wbr>");
+    if cell_is_number { cell.replace(' ', "&nbsp;") } else { cell }
 }
 
 pub(super) fn escaped(text: &str) -> String {

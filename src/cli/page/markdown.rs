@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Block, Page};
+use super::{Bands, Bars, Block, Chart, Page};
 
 pub(in super::super) fn text(report: &Page) -> String {
     let mut text = format!("# {}\n", escaped(&report.title));
@@ -12,7 +12,9 @@ pub(in super::super) fn text(report: &Page) -> String {
             Block::Heading(heading) => text += &format!("## {}\n", escaped(heading)),
             Block::Paragraph(paragraph) => text += &format!("{}\n", escaped(paragraph)),
             Block::Code(code) => text += &format!("    {code}\n"),
-            Block::Chart(chart) => text += &format!("(chart: {})\n", escaped(&chart.title)),
+            Block::Chart(Chart { title, .. }) | Block::Bands(Bands { title, .. }) | Block::Bars(Bars { title, .. }) => {
+                text += &format!("(chart: {})\n", escaped(title));
+            }
             Block::Verdict { word, sentence, .. } => text += &format!("**{word}**: {sentence}\n"),
             Block::List(lines) => lines.iter().for_each(|line| text += &format!("- {}\n", escaped(line))),
             Block::Table { header, rows } => table(&mut text, header, rows),

@@ -1,5 +1,7 @@
 //! Reports to look at: one page of HTML that needs no other file, or Markdown.
 
+mod bands;
+mod bars;
 mod chart;
 mod html;
 mod markdown;
@@ -10,6 +12,8 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::output::OutputFile;
 
+pub(super) use bands::{Band, Bands};
+pub(super) use bars::{Bars, Row};
 pub(super) use chart::{Axis, Chart, Line};
 pub(super) use html::page;
 pub(super) use markdown::text;
@@ -33,6 +37,10 @@ pub(super) enum Block {
     },
     /// A picture. Its numbers are in a table beside it.
     Chart(Chart),
+    /// A picture of what is stacked, step by step. The largest numbers are in a table beside it.
+    Bands(Bands),
+    /// A picture of bars. Its numbers are in it.
+    Bars(Bars),
     /// A verdict in a word, and what it means.
     Verdict {
         tone: Tone,

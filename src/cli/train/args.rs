@@ -333,9 +333,12 @@ pub(in crate::cli) struct OutputArgs {
     /// Write a trace of the run to FILE, in the Chrome trace format, of at most 256 MiB
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Write a page to look at to FILE (.html): loss and validation by epoch, devices and all tables
+    /// Write a page to look at to FILE (.html): loss and validation by epoch, predicted beside measured times, devices
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+    /// Write the numbers of each epoch to event files in DIR, for TensorBoard
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
     /// Print JSON lines instead of tables
     #[arg(long)]
     pub json: bool,

@@ -5,6 +5,7 @@ mod majority;
 mod page;
 mod recovery;
 mod report;
+mod tensorboard;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ use majority::Majority;
 use recovery::{QuietPanics, Recovery, batches_done};
 use report::{Done, Progress, epoch_line, introduce, move_line, say_what_is_cut, summarise};
 pub(super) use report::{embedding_line, learned_line, reads_line};
+use tensorboard::Events;
 
 /// Number of progress lines, if standard error is not a terminal and shows no bar.
 const PROGRESS_LINES: u64 = 10;
@@ -49,6 +51,7 @@ pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     state.lock = folder.map(take_folder).transpose()?;
     let mut trace = RunTrace::open(args.output.trace.as_deref().filter(|_| ranks.is_first()), TraceFile::LIMIT_BYTES)?;
     let report = args.output.report.as_deref().filter(|_| ranks.is_first()).map(PageFile::create).transpose()?;
+    let mut events = args.output.tensorboard.as_deref().filter(|_| ranks.is_first()).map(Events::create).transpose()?;
     let start = Instant::now();
     let (data, model, chosen) = read(args, ranks)?;
     let args = &*args;
@@ -91,15 +94,15 @@ pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     trainer.watch(watch.signal());
     let mut kernels = (args.batches.batch.is_none() && ranks.count() == 1)
         .then(|| KernelWatch::new(data.graph(), args.output.explain, args.output.trace.is_some()));
-    let trained = epochs(args, &mut trainer, (&mut trace, kernels.as_mut()), &watch, ranks);
+    let recorders = Recorders { trace: &mut trace, kernels: kernels.as_mut(), events: events.as_mut() };
+    let trained = epochs(args, &mut trainer, recorders, &watch, ranks);
     // A run that failed has a trace as well.
     let traced = trace.finish();
     let ended = trained.and_then(|done| {
         let done = Done { read_seconds, majority: Majority::of(&data), chosen, ..done };
         end(args, &mut trainer, started_at, &watch)?;
-        if let Some(kernels) = kernels {
-            kernels.finish(&trainer, args.output.json)?;
-        }
+        let compared = kernels.map(|kernels| kernels.finish(&trainer, args.output.json)).transpose()?.flatten();
+        let done = Done { compared, ..done };
         summarise(args, &data, &trainer, &done, ranks)?;
         report.map_or(Ok(()), |report| report.write(&page::page(args, (&model, &data), &trainer, &done)))
     });
@@ -173,11 +176,18 @@ fn try_to_write(dir: &Path) -> Result<()> {
     tempfile::Builder::new().prefix(PROBE_PREFIX).tempfile_in(dir).map(drop).map_err(failed())
 }
 
+/// What records the epochs of a run.
+struct Recorders<'a, 'graph> {
+    trace: &'a mut RunTrace,
+    kernels: Option<&'a mut KernelWatch<'graph>>,
+    events: Option<&'a mut Events>,
+}
+
 /// Runs epochs until all are done, `--early-stop` applies, or a signal ends the run.
 fn epochs(
     args: &TrainArgs,
     trainer: &mut Trainer,
-    (trace, mut kernels): (&mut RunTrace, Option<&mut KernelWatch<'_>>),
+    mut recorders: Recorders<'_, '_>,
     watch: &Watch,
     ranks: &Ranks,
 ) -> Result<Done> {
@@ -195,7 +205,7 @@ fn epochs(
         let batches = args.checkpoints.batches_to_run(batches_done(trainer));
         let stepped = trainer.step_batches(batches);
         let stepped = stepped.and_then(|epoch| recovery.keep(args, trainer, watch, ranks).map(|()| epoch));
-        if let Some(note) = trace.add(trainer).filter(|_| !args.output.json) {
+        if let Some(note) = recorders.trace.add(trainer).filter(|_| !args.output.json) {
             bar.suspend(|| say(note));
         }
         let epoch = match stepped {
@@ -211,8 +221,11 @@ fn epochs(
             watch.state().newest = trainer.last_good().cloned();
         }
         let Some(epoch) = epoch else { continue };
-        if let Some(kernels) = kernels.as_deref_mut() {
+        if let Some(kernels) = &mut recorders.kernels {
             kernels.after_epoch(trainer)?;
+        }
+        if let Some(events) = &mut recorders.events {
+            bar.suspend(|| events.add(&epoch, trainer.label_kind()));
         }
         if let Some(moved) = trainer.last_move().filter(|moved| moved.epoch == epoch.epoch && !args.output.json) {
             bar.suspend(|| say(move_line(moved)));

@@ -2,8 +2,9 @@
 
 use super::args::TrainArgs;
 use super::report::{COPY_COLUMNS, DEVICE_COLUMNS, Done, Progress, device_rows, result_rows};
-use crate::cli::output::percent;
-use crate::cli::page::{Axis, Block, Chart, Line, Page};
+use crate::cli::compared_times::{COLUMNS, Sum};
+use crate::cli::output::{percent, seconds};
+use crate::cli::page::{Axis, Bars, Block, Chart, Line, Page, Row};
 use crate::dataset::Dataset;
 use crate::model::{LabelKind, Model};
 use crate::train::Trainer;
@@ -11,6 +12,14 @@ use crate::train::Trainer;
 /// The most points of a line, and the most epochs of the table.
 const MOST_POINTS: usize = 2000;
 const MOST_ROWS: usize = 50;
+
+/// What is in place of the times of kernels.
+const NOT_MEASURED: &str = "The kernels of this run were not timed. They are in runs of one process and at least three \
+                            epochs, if the speed of the devices was measured before: run lapidary profile once, or add \
+                            --explain.";
+
+/// The most rows of a picture of bars.
+const MOST_BARS: usize = 16;
 
 /// Returns the page.
 pub(super) fn page(args: &TrainArgs, (model, data): (&Model, &Dataset), trainer: &Trainer, done: &Done) -> Page {
@@ -43,16 +52,59 @@ pub(super) fn page(args: &TrainArgs, (model, data): (&Model, &Dataset), trainer:
             mark: best.map(|best| (best.epoch as f64, format!("best: {}", percent(best.val_accuracy)))),
         }));
     }
-    let rows = thinned(&done.history.iter().collect::<Vec<_>>(), MOST_ROWS);
-    let rows = rows.into_iter().map(|at| [at.epoch.to_string(), format!("{:.6}", at.loss), percent(at.val)]);
-    blocks.push(Block::table(["epoch", "loss", &format!("validation {score}")], rows.collect()));
     blocks.push(Block::Heading("Devices".into()));
     blocks.push(Block::table(DEVICE_COLUMNS, device_rows(trainer)));
     blocks.push(Block::table(COPY_COLUMNS, done.copies()));
+    blocks.extend(predicted_beside_measured(args, done));
+    blocks.push(Block::Heading("Epochs".into()));
+    let rows = thinned(&done.history.iter().collect::<Vec<_>>(), MOST_ROWS);
+    let rows = rows.into_iter().map(|at| [at.epoch.to_string(), format!("{:.6}", at.loss), percent(at.val)]);
+    blocks.push(Block::table(["epoch", "loss", &format!("validation {score}")], rows.collect()));
     blocks.push(Block::Heading("Again".into()));
     blocks.push(Block::command());
     let title = format!("Training: {} on {}", args.model.named(model), data.name());
     Page { title, blocks }
+}
+
+/// Returns the times of kernels, and of parts if there are several. On mini-batches there are none.
+fn predicted_beside_measured(args: &TrainArgs, done: &Done) -> Vec<Block> {
+    if args.batches.batch.is_some() {
+        return Vec::new();
+    }
+    let mut blocks = vec![Block::Heading("Predicted beside measured".into())];
+    let Some(compared) = &done.compared else {
+        blocks.push(Block::Paragraph(NOT_MEASURED.into()));
+        return blocks;
+    };
+    blocks.push(Block::Paragraph(if compared.is_known() {
+        "Seconds of kernels and copies in an epoch with its evaluation. Predictions are those of lapidary plan, from times \
+         that were measured before this run."
+            .into()
+    } else {
+        "Seconds of kernels and copies in an epoch with its evaluation. The times of some kernels were not known before this \
+         run: lapidary profile measures them once, and every training adds to them."
+            .into()
+    }));
+    blocks.push(Block::Bars(bars(
+        "Seconds of each kernel in an epoch",
+        compared.kernels.iter().map(|(name, sum)| (name.clone(), sum)),
+    )));
+    blocks.push(Block::table(COLUMNS, compared.rows()));
+    if compared.parts.len() > 1 {
+        let parts = compared.parts.iter().enumerate().map(|(part, sum)| (format!("part {part}"), sum));
+        blocks.push(Block::Paragraph("The same calls, by part. Waiting for other parts is left out.".into()));
+        blocks.push(Block::Bars(bars("Seconds of each part in an epoch", parts)));
+    }
+    blocks
+}
+
+/// Returns a picture of the slowest of these calls.
+fn bars<'a>(title: &str, sums: impl Iterator<Item = (String, &'a Sum)>) -> Bars {
+    let bar = |value: f64| (value, seconds(value));
+    let row =
+        |(name, sum): (String, &Sum)| Row { name, bars: vec![sum.predicted_s.map(bar), Some(bar(sum.measured_s))] };
+    let rows = sums.take(MOST_BARS).map(row).collect();
+    Bars { title: title.into(), series: vec!["predicted".into(), "measured".into()], rows }
 }
 
 /// Returns at most about `most` of the rows, evenly, with the last one.

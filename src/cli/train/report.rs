@@ -7,6 +7,7 @@ use serde_json::json;
 use super::args::TrainArgs;
 use super::majority::Majority;
 use crate::bind::uses_edge_weights;
+use crate::cli::compared_times::Compared;
 use crate::cli::defaults::Chosen;
 use crate::cli::device::NOTHING_CUT;
 use crate::cli::output::{self, align, facts, json_line, percent, print, say, seconds, table};
@@ -46,6 +47,8 @@ pub(super) struct Done {
     pub between: [u64; 2],
     /// Seconds of the stages of mini-batches, in the last epoch.
     pub stages: Option<StageSeconds>,
+    /// The times of the kernels, if they were measured.
+    pub compared: Option<Compared>,
 }
 
 impl Done {

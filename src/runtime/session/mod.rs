@@ -577,14 +577,14 @@ impl Session {
     ) -> Vec<MeasuredCall> {
         let mut measured = Vec::new();
         let Some(scripts) = self.scripts.get(phases).filter(|_| self.batches.is_none()) else { return measured };
-        for ((script, lowered), spans) in scripts.iter().zip(self.runtime.lowered()).zip(spans) {
+        for (part, ((script, lowered), spans)) in scripts.iter().zip(self.runtime.lowered()).zip(spans).enumerate() {
             let seconds = |span: &Span| span.end.saturating_duration_since(span.ready).as_secs_f64();
             // The kernels of a lane run in the order of the script.
             let mut kernels = spans.iter().filter(|span| span.lane == Lane::Compute);
             for action in script.actions.iter().filter(|action| !action.call.fetches()) {
                 let Some(span) = kernels.next().filter(|span| *span.name == *action.name) else { break };
                 let (kernel, work) = kernel_work(lowered, &action.call, locality);
-                measured.push(MeasuredCall { kernel, work, seconds: seconds(span) / sharing as f64 });
+                measured.push(MeasuredCall { part, kernel, work, seconds: seconds(span) / sharing as f64 });
             }
             // With several parts, a part also waits for others.
             if let ([first, ..], [_]) = (&spans[..], &scripts[..]) {
@@ -594,12 +594,12 @@ impl Session {
                 let copies = usize::from(!script.copies_nothing());
                 let work = between_work(lowered, script);
                 let seconds = between_s / script.actions.len().max(1) as f64;
-                measured.push(MeasuredCall { kernel: BETWEEN[copies].into(), work, seconds });
+                measured.push(MeasuredCall { part, kernel: BETWEEN[copies].into(), work, seconds });
             }
             for (lane, name) in [(Lane::CopyIn, COPY_IN), (Lane::CopyOut, COPY_OUT)] {
                 for span in spans.iter().filter(|span| span.lane == lane && span.bytes > 0) {
                     let work = copy_work(span.bytes, locality);
-                    measured.push(MeasuredCall { kernel: name.into(), work, seconds: seconds(span) });
+                    measured.push(MeasuredCall { part, kernel: name.into(), work, seconds: seconds(span) });
                 }
             }
         }
@@ -671,6 +671,9 @@ impl Session {
 /// A kernel call or copy that was timed.
 #[derive(Clone, Debug)]
 pub(crate) struct MeasuredCall {
+    /// The part whose device ran it.
+    #[cfg_attr(not(feature = "command"), expect(dead_code, reason = "only the command shows it"))]
+    pub part: usize,
     /// The name under which its time is learned.
     pub kernel: String,
     /// What it does.

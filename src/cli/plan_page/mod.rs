@@ -1,5 +1,7 @@
 //! The page of `lapidary plan --report`: the plan as pictures and tables.
 
+mod residency;
+
 use lapidary_planner::memory::Objective;
 
 use super::advice::{WORDS, advice};
@@ -7,7 +9,7 @@ use super::forecast::{
     CURVE_COLUMNS, POLICY_COLUMNS, curve_rows, knee, policy_notes, policy_rows, size, slowest_first, target_facts,
 };
 use super::output::{count, seconds};
-use super::page::{Axis, Block, Chart, Line, Page};
+use super::page::{Axis, Bars, Block, Chart, Line, Page, Row};
 use crate::forecast::Forecast;
 
 /// Returns the page. `subject` says what is trained on what.
@@ -17,6 +19,7 @@ pub(super) fn page(subject: &str, forecast: &Forecast, objective: Objective) -> 
     blocks.push(Block::Heading("Plans".into()));
     blocks.push(Block::table(POLICY_COLUMNS, policy_rows(forecast, objective)));
     blocks.push(Block::List(policy_notes(forecast)));
+    blocks.extend(residency::blocks(forecast));
     curve(forecast, &mut blocks);
     blocks.push(Block::Heading("Parts".into()));
     blocks.extend(parts(forecast));
@@ -67,7 +70,7 @@ fn curve(forecast: &Forecast, blocks: &mut Vec<Block>) {
     blocks.push(Block::table(CURVE_COLUMNS, curve_rows(&forecast.curve)));
 }
 
-/// Returns a table of the parts under the last policy; of many, the slowest.
+/// Returns a picture and a table of the parts under the last policy; of many, the slowest.
 fn parts(forecast: &Forecast) -> Vec<Block> {
     let shown = slowest_first(&forecast.parts, |part| part.compute_seconds);
     let plan = forecast.policies.last().and_then(|policy| policy.outcome.as_ref().ok());
@@ -88,12 +91,34 @@ fn parts(forecast: &Forecast) -> Vec<Block> {
         ]
     };
     let header = ["part", "rows", "edges", "halo rows", "all kernels", "to device", "to host", "peak", "epoch"];
-    let mut blocks = vec![Block::table(header, shown.iter().map(row).collect())];
+    let mut blocks = Vec::new();
+    if forecast.parts.len() > 1 {
+        blocks.push(Block::Bars(bars(forecast, &shown)));
+    }
+    blocks.push(Block::table(header, shown.iter().map(row).collect()));
     if shown.len() < forecast.parts.len() {
         let left_out = forecast.parts.len() - shown.len();
         blocks.push(Block::Paragraph(format!("and {left_out} that are not slower (--json has all)")));
     }
     blocks
+}
+
+/// Returns a picture of the predicted seconds of these parts: of their kernels alone, and of an epoch with its copies.
+fn bars(forecast: &Forecast, shown: &[usize]) -> Bars {
+    let plan = forecast.policies.last().and_then(|policy| policy.outcome.as_ref().ok());
+    let bar = |value: f64| (value, seconds(value));
+    let row = |&i: &usize| Row {
+        name: format!("part {i}"),
+        bars: std::iter::once(Some(bar(forecast.parts[i].compute_seconds)))
+            .chain(plan.map(|plan| Some(bar(plan.devices[i].epoch_seconds))))
+            .collect(),
+    };
+    let series = ["all kernels", "epoch, with copies beside kernels"];
+    Bars {
+        title: "Predicted seconds of each part in an epoch".into(),
+        series: series[..if plan.is_some() { 2 } else { 1 }].iter().map(|name| (*name).to_owned()).collect(),
+        rows: shown.iter().map(row).collect(),
+    }
 }
 
 /// Returns the largest unit of which `bytes` are at least one, and its bytes.
