@@ -95,7 +95,8 @@ def keys(framework, names, models, seeds, settings_of):
 
 def train_lapidary(binary, folder, model, seed, settings, threads):
     """Trains in one process; its seconds include loading the data."""
-    command = [binary, "train", "--json", "--threads", threads, "--data", folder, "--model", model, "--seed", seed]
+    command = [binary, "train", "--json", "--threads", threads, "--data", folder, "--model", model, "--seed", seed,
+               "--defaults", "plain"]
     for name, value in settings.items():
         option = "--" + name.replace("_", "-")
         command += [option] if value is True else [option, value]

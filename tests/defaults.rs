@@ -36,7 +36,7 @@ fn they_are_chosen_for_the_data_and_said() {
 
 #[test]
 fn flags_win_and_plain_ones_are_the_same_for_all_data() {
-    let (_folder, path) = generated();
+    let (folder, path) = generated();
     let flags = ["--hidden", "8", "--epochs", "2", "--lr", "0.01", "--layer-norm=false", "--feature-norm", "none"];
     let all = summary(&[&["train", "--data", &path, "--model", "gin", "--json"], &flags[..]].concat());
     assert_eq!(all["defaults"], json!({}));
@@ -45,6 +45,11 @@ fn flags_win_and_plain_ones_are_the_same_for_all_data() {
     let with_flags = summary(&["train", "--data", &path, "--hidden", "16", "--epochs", "200", "--json"]);
     assert_eq!(plain["test_accuracy"], with_flags["test_accuracy"]);
     assert_eq!(plain["peak_device_bytes"], with_flags["peak_device_bytes"]);
+    // Weights come from a network that somebody has chosen.
+    let dir = folder.path().join("run").to_str().unwrap().to_owned();
+    succeeds(&["train", "--data", &path, "--hidden", "16", "--epochs", "1", "--checkpoint", &dir]);
+    let from_weights = summary(&["train", "--data", &path, "--weights", &dir, "--json"]);
+    assert_eq!((&from_weights["defaults"], &from_weights["epochs"]), (&json!({}), &json!(200)));
     let built_in = summary(&["train", "--epochs", "1", "--json"]);
     assert_eq!(built_in["defaults"], json!({}));
 }

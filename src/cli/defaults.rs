@@ -36,9 +36,13 @@ pub(super) fn choose_model(args: &mut ModelArgs, (name, width): (&str, usize), d
     Ok(Chosen(args.suggested(name, width, data)?.map_or_else(Vec::new, |suggested| args.fill(&suggested))))
 }
 
-/// Gives the flags of a training that were not given the values that suit the dataset. Returns them.
+/// Gives the flags of a training that were not given the values that suit the dataset. Returns them. A run that starts from
+/// given weights keeps the plain ones, since the weights come from a network that somebody has chosen.
 pub(super) fn choose(args: &mut TrainArgs, data: &Dataset) -> Result<Chosen> {
     let mut chosen = Vec::new();
+    if args.training.weights.is_some() {
+        return Ok(Chosen(chosen));
+    }
     let Some(suggested) = args.model.suggested(&args.data, args.batches.input_width(data), data)? else {
         return Ok(Chosen(chosen));
     };
