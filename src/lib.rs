@@ -46,6 +46,7 @@ mod ranks;
 mod runtime;
 pub mod tasks_file;
 mod train;
+mod versions;
 
 pub use bytesize::ByteSize;
 pub use dataset::{Arrays, Dataset, FeatureNorm};

@@ -37,6 +37,7 @@ mod exit_codes;
 mod faulty_disk;
 mod feature_caches;
 mod fold;
+mod formats;
 mod fuse;
 #[cfg(feature = "cuda")]
 mod gpu_check;

@@ -15,3 +15,8 @@ pub use spare::SpareArrays;
 
 /// The label of a row without a label.
 pub const NO_LABEL: u32 = u32::MAX;
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -29,3 +29,8 @@ mod tiles;
 pub use list::{CHECKS, Check, check};
 pub use many_cells::{MANY_CELLS, MANY_CELLS_BYTES};
 pub use run::{Failure, run};
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -8,8 +8,11 @@ use crate::op::{Operation, Weights};
 use crate::profile::{Profile, ProfileError};
 use crate::sample::{self, Sample};
 
-/// The first field of a file.
-const FORMAT: &str = "lapidary cost model 1";
+/// The first field of a file, without the version.
+const FORMAT: &str = "lapidary cost model ";
+
+/// The version that is written and read.
+const VERSION: u64 = 1;
 
 /// Why a file is not a valid cost model.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +21,17 @@ pub enum FileError {
     /// The file is not JSON, or not the JSON of a cost model.
     #[error("this is no cost model")]
     Json(#[from] serde_json::Error),
-    /// The file has another version.
+    /// A newer version of this program wrote the file.
+    #[error(
+        "the cost model is of version {found}, and this program reads versions up to {newest}: update Lapidary to read it"
+    )]
+    Newer {
+        /// The version of the file.
+        found: u64,
+        /// The newest version that can be read.
+        newest: u64,
+    },
+    /// The file is of another format, or of a version that learned from other features.
     #[error("the cost model's {what} is `{found}`, expected `{expected}`")]
     Version {
         /// `format` or `list of features`.
@@ -39,6 +52,12 @@ pub enum FileError {
         /// What is wrong with it.
         what: &'static str,
     },
+}
+
+/// The field with the version.
+#[derive(Deserialize)]
+struct Stated {
+    format: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -72,7 +91,7 @@ impl CostModel {
             samples: learned.samples.clone(),
         };
         let ops = self.ops.iter().map(entry).collect();
-        let file = File { format: FORMAT.into(), features: names(), profile: self.profile.clone(), ops };
+        let file = File { format: format(VERSION), features: names(), profile: self.profile.clone(), ops };
         serde_json::to_string(&file).expect("numbers and names are JSON")
     }
 
@@ -81,8 +100,13 @@ impl CostModel {
     /// # Errors
     /// [`FileError`].
     pub fn from_json(json: &str) -> Result<Self, FileError> {
+        // First: a newer version may have other fields.
+        let Stated { format: found } = serde_json::from_str(json)?;
+        match found.strip_prefix(FORMAT).and_then(|version| version.parse().ok()) {
+            Some(found) if found > VERSION => return Err(FileError::Newer { found, newest: VERSION }),
+            _ => expect("format", found, format(VERSION))?,
+        }
         let file: File = serde_json::from_str(json)?;
-        expect("format", file.format, FORMAT.into())?;
         expect("list of features", file.features.join(", "), names().join(", "))?;
         let mut model = Self::new(file.profile)?;
         for Entry { op, per_call_s, per_feature_s, samples } in file.ops {
@@ -103,6 +127,10 @@ impl CostModel {
         }
         Ok(model)
     }
+}
+
+fn format(version: u64) -> String {
+    format!("{FORMAT}{version}")
 }
 
 fn names() -> Vec<String> {
@@ -170,7 +198,9 @@ mod tests {
             assert!(json.contains(from), "{from} is not in {json}");
             CostModel::from_json(&json.replacen(from, to, 1)).expect_err("it is broken").to_string()
         };
-        assert!(broken("model 1", "model 2").contains("format"));
+        assert!(broken("model 1", "model 2").contains("version 2, and this program reads versions up to 1: update"));
+        assert!(broken("model 1", "model 0").contains("format"));
+        assert!(broken("lapidary cost model 1\"", "lapidary cost model 7\",\"later\":1").contains("version 7"));
         assert!(broken("\"runs\"", "\"walks\"").contains("list of features"));
         assert!(broken("\"launch_s\":5e-6", "\"launch_s\":0").contains("profile"));
         assert!(broken("\"per_call_s\":", "\"per_call_s\":-").contains("a weight"));

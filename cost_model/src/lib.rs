@@ -54,3 +54,8 @@ pub use op::{Operation, Work};
 pub use profile::{Profile, ProfileError};
 pub use range_cost::RangeCost;
 pub use sums::{Columns, FeatureSums};
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -9,3 +9,8 @@ pub mod host;
 pub mod partition;
 pub mod plain_file;
 pub mod sample;
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -46,3 +46,8 @@ pub use step::{AdamStep, SgdStep};
 pub use storage_type::StorageType;
 pub use version::Version;
 pub use view::{BlockView, MatMut, MatView, MultiTargets, Targets};
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -9,3 +9,8 @@ pub mod check;
 pub mod memory;
 pub mod partition;
 pub mod tasks;
+
+/// Runs the example of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -319,6 +319,21 @@ pub enum Error {
         /// The cause.
         source: serde_json::Error,
     },
+    /// A newer version of this program wrote a file, in a format that this one does not know.
+    #[error(
+        "{} is a {what} of version {found}, and this program reads versions up to {newest}: update Lapidary to read it",
+        path.display()
+    )]
+    NewerFile {
+        /// The file.
+        path: PathBuf,
+        /// The kind of file.
+        what: &'static str,
+        /// Its version.
+        found: u64,
+        /// The newest version that can be read.
+        newest: u32,
+    },
     /// A stage failed that prepares mini-batches.
     #[error("{stage} mini-batch {batch} of the epoch failed")]
     Batch {

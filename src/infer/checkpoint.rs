@@ -115,12 +115,6 @@ mod dtype {
     }
 }
 
-/// Version of `run.json` that is written. Since version 2, a checkpoint has digests.
-pub(crate) const RECORD_FORMAT: u32 = 2;
-
-/// Older version without digests, which can still be read.
-pub(crate) const UNVERIFIED_FORMAT: u32 = 1;
-
 /// How far a run has come. Positions are ordered by that.
 ///
 /// It is written as in "epoch 3", or as in "batch 20 of epoch 4".

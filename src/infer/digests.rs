@@ -11,12 +11,11 @@ use std::time::Duration;
 use lapidary_cost_model::CostModel;
 use serde::de::DeserializeOwned;
 
-use super::checkpoint::{
-    BEST_FILE, COST_MODEL_FILE, Files, MODEL_FILE, OPTIMIZER_FILE, RECORD_FORMAT, RUN_FILE, UNVERIFIED_FORMAT,
-};
+use super::checkpoint::{BEST_FILE, COST_MODEL_FILE, Files, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
 use crate::error::{Error, Result};
 use crate::model::Weights;
 use crate::plain_file;
+use crate::versions::{UNVERIFIED_FORMAT, check_record};
 
 /// Name of the file with the digests of the other files.
 pub(crate) const DIGESTS_FILE: &str = "B3SUMS";
@@ -80,7 +79,7 @@ impl Checkpoint {
     /// read without verification, with a warning.
     ///
     /// # Errors
-    /// [`Error::Damaged`], [`Error::Io`].
+    /// [`Error::NewerFile`], [`Error::Damaged`], [`Error::RunRecord`], [`Error::Io`].
     pub(crate) fn read(folder: &Path, wanted: &[&str]) -> Result<Self> {
         let digests = || read_file(folder, DIGESTS_FILE).ok().flatten();
         let mut attempts = 1;
@@ -102,6 +101,10 @@ impl Checkpoint {
         let mut files = BTreeMap::new();
         match read_digests(folder)? {
             Some(digests) => {
+                // Before all else: a newer version may have other files, and other rules for them.
+                if let Some(digest) = digests.get(RUN_FILE) {
+                    check_record(&folder.join(RUN_FILE), &read_verified(folder, RUN_FILE, digest)?)?;
+                }
                 refuse_unlisted(folder, &digests)?;
                 for (name, digest) in digests {
                     let bytes = read_verified(folder, &name, &digest)?;
@@ -122,17 +125,12 @@ impl Checkpoint {
     /// Parses `run.json`: all of it, or only the [`ModelRecord`](super::ModelRecord).
     ///
     /// # Errors
-    /// [`Error::Damaged`] if it is missing, [`Error::RunRecord`], [`Error::OtherRun`] for another version.
+    /// [`Error::Damaged`] if it is missing, [`Error::RunRecord`], [`Error::NewerFile`].
     pub(crate) fn record<R: DeserializeOwned>(&self) -> Result<R> {
         let path = self.folder.join(RUN_FILE);
         let bytes = self.files.get(RUN_FILE).ok_or_else(|| damaged(&self.folder, RUN_FILE, "is missing".into()))?;
-        let unreadable = |source| Error::RunRecord { path: path.clone(), source };
-        let record: serde_json::Value = serde_json::from_slice(bytes).map_err(unreadable)?;
-        if record["format"] != RECORD_FORMAT && record["format"] != UNVERIFIED_FORMAT {
-            let (saved, asked) = (record["format"].to_string(), RECORD_FORMAT.to_string());
-            return Err(Error::OtherRun { path, what: "record format", saved, asked });
-        }
-        serde_json::from_value(record).map_err(unreadable)
+        check_record(&path, bytes)?;
+        serde_json::from_slice(bytes).map_err(|source| Error::RunRecord { path, source })
     }
 
     /// Parses the weights of a file. They can be taken once.
@@ -158,22 +156,28 @@ impl Checkpoint {
 
 /// Reads the folder's [`DIGESTS_FILE`]; `None` if an older version wrote the folder without one.
 fn read_digests(folder: &Path) -> Result<Option<BTreeMap<String, String>>> {
-    if let Some(text) = read_file(folder, DIGESTS_FILE)? {
-        let broken = |line| damaged(folder, DIGESTS_FILE, format!("is damaged: line {line} is no digest of a file"));
-        return parse(&text).map(Some).map_err(broken);
+    let parsed = read_file(folder, DIGESTS_FILE)?.as_deref().map(parse);
+    if let Some(Ok(digests)) = parsed {
+        return Ok(Some(digests));
     }
-    let missing = || damaged(folder, DIGESTS_FILE, "is missing, so that nothing beside it can be checked".into());
-    let record = read_file(folder, RUN_FILE)?.ok_or_else(missing)?;
-    let record: serde_json::Value =
-        serde_json::from_slice(&record).map_err(|source| Error::RunRecord { path: folder.join(RUN_FILE), source })?;
-    if record["format"] != UNVERIFIED_FORMAT {
-        return Err(missing());
+    let record = read_file(folder, RUN_FILE)?;
+    let version = record.map(|record| check_record(&folder.join(RUN_FILE), &record));
+    match (parsed, version) {
+        // A newer version may keep its digests in another way.
+        (_, Some(Err(newer @ Error::NewerFile { .. }))) => Err(newer),
+        (Some(Err(line)), _) => {
+            Err(damaged(folder, DIGESTS_FILE, format!("is damaged: line {line} is no digest of a file")))
+        }
+        (_, Some(Err(unreadable))) => Err(unreadable),
+        (_, Some(Ok(UNVERIFIED_FORMAT))) => {
+            tracing::warn!(
+                "{} is a checkpoint of an older version, which kept no digests: damage and changed data cannot be found out",
+                folder.display()
+            );
+            Ok(None)
+        }
+        _ => Err(damaged(folder, DIGESTS_FILE, "is missing, so that nothing beside it can be checked".into())),
     }
-    tracing::warn!(
-        "{} is a checkpoint of an older version, which kept no digests: damage and changed data cannot be found out",
-        folder.display()
-    );
-    Ok(None)
 }
 
 /// Checks that each known file in the folder is listed, so that none was added after the digests were written.

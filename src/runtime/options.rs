@@ -21,7 +21,7 @@ use crate::lower::{BackwardMode, Inputs};
 use crate::plan::{ExchangePath, Layout, Method};
 use crate::program::{Passes, Program, Recompute, Strips};
 use crate::ranks::Ranks;
-use crate::{plain_file, profile};
+use crate::{plain_file, profile, versions};
 
 /// How vertices are split over devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Partition {
     /// `parts.json` of a relabelled dataset, or a JSON list of pairs such as `[[0, 10], [10, 34]]`.
     ///
     /// # Errors
-    /// [`Error::Value`]; [`Error::Io`] if the file cannot be read; [`Error::PartitionFile`].
+    /// [`Error::Value`]; [`Error::Io`] if the file cannot be read; [`Error::NewerFile`]; [`Error::PartitionFile`].
     pub fn parse(text: &str) -> Result<Self> {
         if let Ok(strategy) = text.parse() {
             return Ok(Self::Strategy(strategy));
@@ -84,6 +84,7 @@ impl Partition {
             }
             _ => Error::Io { action: "read", path: path.into(), source },
         })?;
+        versions::check_ranges(path, &json)?;
         let ranges: Ranges = serde_json::from_str(&json)
             .map_err(|_| wrong("it is no run.json, no parts.json and no list of pairs [[0, 10], [10, 34]]"))?;
         let (parts, splits) = match ranges {

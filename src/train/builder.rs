@@ -18,7 +18,7 @@ use super::{Adam, ClassWeights, DecayLayers, Optimizer, RunRecord, Trainer};
 use crate::bind::{bind, bind_with, feature_kind, label_kind, model_for, watched};
 use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
-use crate::infer::checkpoint::{Classes, ModelRecord, RECORD_FORMAT};
+use crate::infer::checkpoint::{Classes, ModelRecord};
 use crate::infer::digests::digest;
 use crate::lower::{FeatureData, Inputs};
 use crate::model::{FeatureKind, Model, Weights, initial_weights};

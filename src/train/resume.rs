@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lapidary_cost_model::CostModel;
+use lapidary_cost_model::{CostModel, FileError};
 use serde::Serialize;
 
 use super::optimizer::check_learning_rate;
@@ -18,6 +18,7 @@ use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPT
 use crate::infer::digests::Checkpoint;
 use crate::model::{Parameter, Weights};
 use crate::runtime::{SplitRecord, check_ranges, ranges_of};
+use crate::versions::UNVERIFIED_FORMAT;
 
 impl Trainer {
     /// Continues from the newest checkpoint in `dir`, which may be one within an epoch: see [`Trainer::position`]. Returns
@@ -33,8 +34,8 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::OtherRun`] if the run had another model, dataset, vertex order, feature norm, storage type, seed, optimizer, decay or
-    /// passes; [`Error::DataChanged`] if the graph, features, labels or splits have changed. If no checkpoint can be
-    /// read, the error of the newest: [`Error::Damaged`], [`Error::Io`], [`Error::RunRecord`], [`Error::Parts`],
+    /// passes; [`Error::DataChanged`] if the graph, features, labels or splits have changed; [`Error::NewerFile`] if a newer
+    /// version wrote the checkpoint, which stays as it is. If no checkpoint can be read, the error of the newest: [`Error::Damaged`], [`Error::Io`], [`Error::RunRecord`], [`Error::Parts`],
     /// [`Error::Weights`], [`Error::CostModel`].
     pub fn resume(&mut self, dir: impl AsRef<Path>) -> Result<Option<u64>> {
         let mut unreadable: Vec<(PathBuf, Error)> = Vec::new();
@@ -178,7 +179,7 @@ impl Trainer {
     fn check_same_data(&self, path: &Path, saved: &RunRecord) -> Result<()> {
         let Some(fingerprint) = &saved.fingerprint else {
             // For records of the unverified format, the reader has already printed a warning.
-            if saved.model.format > checkpoint::UNVERIFIED_FORMAT {
+            if saved.model.format > UNVERIFIED_FORMAT {
                 tracing::warn!(
                     "{} does not say what the data was: whether it changed cannot be found out",
                     path.display()
@@ -202,17 +203,18 @@ pub(crate) fn recorded_order(dir: &Path) -> Option<VertexOrder> {
     checkpoint::states(dir).into_iter().find_map(|(_, folder)| Some(record(folder)?.reorder))
 }
 
-/// Returns whether an error says that a checkpoint cannot be read, so that an earlier one should be tried.
+/// Returns whether an error says that a checkpoint cannot be read, so that an earlier one should be tried. What another
+/// version wrote is no damage.
 fn is_damage(error: &Error) -> bool {
-    matches!(
-        error,
+    match error {
+        Error::CostModel { source, .. } => !matches!(source, FileError::Newer { .. } | FileError::Version { .. }),
         Error::Damaged { .. }
-            | Error::Io { .. }
-            | Error::RunRecord { .. }
-            | Error::Parts { .. }
-            | Error::Weights(_)
-            | Error::CostModel { .. }
-    )
+        | Error::Io { .. }
+        | Error::RunRecord { .. }
+        | Error::Parts { .. }
+        | Error::Weights(_) => true,
+        _ => false,
+    }
 }
 
 /// Warns that a checkpoint was skipped, and sets it aside unless it may be readable another time.

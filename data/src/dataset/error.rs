@@ -254,6 +254,20 @@ pub enum Error {
         /// The position and the cause.
         source: serde_json::Error,
     },
+    /// A newer version of this program wrote the directory, in a format that this one does not know.
+    #[error(
+        "{} is of a dataset directory of version {found}, and this program reads versions up to {newest}: update Lapidary \
+        to read it",
+        path.display()
+    )]
+    NewerDirectory {
+        /// The `dataset.json` file.
+        path: PathBuf,
+        /// The version of the directory.
+        found: u64,
+        /// The newest version that can be read.
+        newest: u32,
+    },
     /// The `dataset.json` file disagrees with the arrays.
     #[error("{file} says {key} {stated}, but {found}")]
     Disagrees {

@@ -1,5 +1,6 @@
 //! The file `dataset.json`, which describes a dataset directory.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,15 @@ pub(crate) const FILE: &str = "dataset.json";
 
 /// The file with the original ids of vertices that were relabelled: the only one that the entry `permutation` may name.
 pub(crate) const PERMUTATION: &str = "permutation.npy";
+
+/// Newest version of dataset directories. The first one states no version; a later one states it as `format`.
+const NEWEST: u32 = 1;
+
+/// The entry with the version of the directory.
+#[derive(Deserialize)]
+struct Stated {
+    format: Option<NonZeroU64>,
+}
 
 /// The entries, in the order in which they are written. Unknown entries are ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,7 +53,13 @@ impl Manifest {
         let path = dir.join(FILE);
         let needed = "a dataset is a directory with that description and .npy files";
         let text = plain_file::read(&path, plain_file::TEXT_BYTES).map_err(Error::missing_or("read", &path, needed))?;
-        serde_json::from_slice(&text).map_err(|source| Error::Manifest { path, source })
+        let invalid = |source| Error::Manifest { path: path.clone(), source };
+        // First: a newer version may have other entries.
+        let stated: Stated = serde_json::from_slice(&text).map_err(invalid)?;
+        match stated.format.map(NonZeroU64::get) {
+            Some(found) if found > u64::from(NEWEST) => Err(Error::NewerDirectory { path, found, newest: NEWEST }),
+            _ => serde_json::from_slice(&text).map_err(invalid),
+        }
     }
 
     /// Returns the text of the file.
