@@ -1,5 +1,5 @@
 //! Files of older versions, in `tests/formats/`, are read. Those of newer versions are refused by name, and stay as they
-//! are. `docs/formats.md` has the versions.
+//! are. `docs/formats.md` has the versions. The records of `checkpoint-1` have the fields that programs of that version wrote.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -182,7 +182,11 @@ fn dataset_directories_without_a_version_are_of_the_first_and_newer_ones_are_ref
     let says = "dataset.json is of a dataset directory of version 2, and this program reads versions up to 1";
     refused_by_command(folder.path(), &["data", "info", path], says);
     refused_by_command(folder.path(), &["train", "--data", path], says);
-    refused_by_command(folder.path(), &["data", "partition", path, &format!("{path}/moved"), "--parts", "2"], says);
+    refused_by_command(
+        folder.path(),
+        &["data", "partition", path, &format!("{path}/moved"), "--by", "edges", "--parts", "2"],
+        says,
+    );
 
     for format in [json!(0), json!("1"), json!(1.5)] {
         edit(&manifest, |manifest| manifest["format"] = format.clone());

@@ -24,6 +24,7 @@ use crate::lower::{FeatureData, Inputs};
 use crate::model::{FeatureKind, Model, Weights, initial_weights};
 use crate::program::{EMBEDDING, Program};
 use crate::runtime::{Learner, Note, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
+use crate::versions::RECORD_FORMAT;
 
 /// Settings of a [`Trainer`] before it is built: see [`Trainer::builder`].
 #[derive(Clone, Debug)]
