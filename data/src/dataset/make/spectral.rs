@@ -116,7 +116,7 @@ mod tests {
         let edges: Vec<(u32, u32)> =
             clique(0).chain(clique(side)).chain([(0, side)]).flat_map(|(a, b)| [(a, b), (b, a)]).collect();
         let n = 2 * side as usize;
-        let graph = Graph::from_edges(n, &edges).unwrap();
+        let graph = Graph::from_edges(n, &edges).expect("the ends are vertices");
         let (x, width) = leading(&graph, false, 2);
         assert_eq!(width, 2);
         let column = |j: usize| (0..n).map(|v| f64::from(x[v * width + j])).collect::<Vec<_>>();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn more_columns_than_the_graph_has_are_0() {
-        let graph = Graph::from_edges(3, &[(0, 1), (1, 0)]).unwrap();
+        let graph = Graph::from_edges(3, &[(0, 1), (1, 0)]).expect("the ends are vertices");
         let (x, width) = leading(&graph, false, 32);
         assert_eq!(width, 3);
         assert!(x.iter().all(|x| x.is_finite()));
