@@ -46,6 +46,18 @@ fn a_training_lists_the_times_of_its_kernels() {
     }
 }
 
+/// Epochs with and without an evaluation have different calls.
+#[test]
+fn five_epochs_of_a_kind_are_timed() {
+    let cache = tempfile::tempdir().unwrap();
+    for (every, epochs, timed) in [("1", "12", 5), ("2", "13", 5), ("2", "6", 2), ("0", "12", 5)] {
+        let args = ["train", "--devices", "cpu", "--eval-every", every, "--epochs", epochs, "--explain", "--json"];
+        let all = lines(cache.path(), &args);
+        let kernels = all.iter().find(|line| line["event"] == "kernels").unwrap();
+        assert_eq!(kernels["epochs"], timed, "every {every} of {epochs}");
+    }
+}
+
 #[test]
 fn what_was_not_measured_is_said() {
     let cache = tempfile::tempdir().unwrap();

@@ -14,6 +14,8 @@ pub(super) const COLUMNS: [&str; 5] = ["kernel, in an epoch", "calls", "predicte
 /// The times of an epoch, predicted and measured.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Compared {
+    /// Number of epochs whose typical times these are.
+    pub epochs: usize,
     /// Each kernel, the slowest first.
     pub kernels: Vec<(String, Sum)>,
     /// Each part.
@@ -58,8 +60,8 @@ impl Sum {
 }
 
 impl Compared {
-    /// Predicts each of the measured calls of an epoch.
-    pub(super) fn new(times: &KernelTimes, calls: &[MeasuredCall]) -> Self {
+    /// Predicts each of the measured calls of an epoch, which are typical for so many epochs.
+    pub(super) fn new(times: &KernelTimes, calls: &[MeasuredCall], epochs: usize) -> Self {
         let mut kernels: BTreeMap<&str, Sum> = BTreeMap::new();
         let mut parts = vec![Sum::default(); calls.iter().map(|call| call.part + 1).max().unwrap_or(0)];
         for call in calls {
@@ -70,7 +72,7 @@ impl Compared {
         }
         let mut kernels: Vec<(String, Sum)> = kernels.into_iter().map(|(name, sum)| (name.to_owned(), sum)).collect();
         kernels.sort_by(|a, b| b.1.measured_s.total_cmp(&a.1.measured_s));
-        Self { kernels, parts }
+        Self { epochs, kernels, parts }
     }
 
     /// Whether the times of all kernels were known.
@@ -107,7 +109,8 @@ impl Compared {
                 "measured_seconds": sum.measured_s,
             })
         };
-        json!({ "event": "kernels", "kernels": self.kernels.iter().map(line).collect::<Vec<_>>() })
+        let kernels: Vec<Value> = self.kernels.iter().map(line).collect();
+        json!({ "event": "kernels", "epochs": self.epochs, "kernels": kernels })
     }
 }
 

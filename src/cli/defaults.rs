@@ -48,11 +48,11 @@ pub(super) fn choose(args: &mut TrainArgs, data: &Dataset) -> Result<Chosen> {
     };
     chosen.extend(args.model.fill(&suggested));
     let training = &mut args.training;
-    // The epochs of mini-batches have many steps each.
-    if training.epochs.is_none() && args.batches.batch.is_none() {
+    // The epochs of mini-batches have many steps each; and without evaluations, nothing would end the run early.
+    if training.epochs.is_none() && args.batches.batch.is_none() && training.eval_every > 0 {
         training.epochs = Some(suggested.epochs);
         chosen.push(("epochs", json!(suggested.epochs)));
-        if let (None, Some(patience), 1..) = (training.early_stop, suggested.early_stop, training.eval_every) {
+        if let (None, Some(patience)) = (training.early_stop, suggested.early_stop) {
             training.early_stop = Some(patience);
             chosen.push(("early-stop", json!(patience)));
         }

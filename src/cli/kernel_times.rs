@@ -1,5 +1,6 @@
 //! The times of kernels: measured once for `plan`, learned from every training, and shown.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lapidary_cost_model::{KernelTimes, Profile};
@@ -74,7 +75,8 @@ pub(super) struct KernelWatch<'a> {
     is_traced: bool,
     /// The profile of the devices, and their caches, once an epoch is to be timed.
     known: Option<(Profile, Locality)>,
-    epochs: Vec<Vec<MeasuredCall>>,
+    /// The epochs that were timed, by their number of calls: those with an evaluation have more.
+    epochs: BTreeMap<usize, Vec<Vec<MeasuredCall>>>,
     /// Epochs before the first one that counts.
     seen: usize,
     /// Watches what other programs use.
@@ -84,7 +86,7 @@ pub(super) struct KernelWatch<'a> {
 impl<'a> KernelWatch<'a> {
     /// Starts to watch a training on the whole `graph`.
     pub(super) fn new(graph: &'a Graph, shows: bool, is_traced: bool) -> Self {
-        Self { graph, shows, is_traced, known: None, epochs: Vec::new(), seen: 0, watch: Busy::watch() }
+        Self { graph, shows, is_traced, known: None, epochs: BTreeMap::new(), seen: 0, watch: Busy::watch() }
     }
 
     /// Reads what the trainer's last epoch has measured, and starts or ends the measurement.
@@ -103,14 +105,12 @@ impl<'a> KernelWatch<'a> {
             }
             return Ok(());
         }
-        let Some((_, locality)) = self.known.as_ref().filter(|_| self.epochs.len() < EPOCHS) else { return Ok(()) };
+        let is_done = self.epochs.values().any(|alike| alike.len() == EPOCHS);
+        let Some((_, locality)) = self.known.as_ref().filter(|_| !is_done) else { return Ok(()) };
         let calls = trainer.measured_calls(locality);
-        // After a move, the parts have other sizes.
-        if self.epochs.last().is_some_and(|before| before.len() != calls.len()) {
-            self.epochs.clear();
-        }
-        self.epochs.push(calls);
-        if self.epochs.len() == EPOCHS && !self.is_traced {
+        let alike = self.epochs.entry(calls.len()).or_default();
+        alike.push(calls);
+        if alike.len() == EPOCHS && !self.is_traced {
             trainer.stop_trace();
         }
         Ok(())
@@ -121,17 +121,19 @@ impl<'a> KernelWatch<'a> {
     /// # Returns
     /// The times; `None` if none were measured.
     pub(super) fn finish(self, trainer: &Trainer, as_json: bool) -> Result<Option<Compared>> {
-        let Some((profile, _)) = self.known.filter(|_| !self.epochs.is_empty()) else { return Ok(None) };
+        // Of as many epochs, those with an evaluation.
+        let most = self.epochs.into_values().max_by_key(Vec::len);
+        let Some(((profile, _), epochs)) = self.known.zip(most) else { return Ok(None) };
         let word = trainer.profile_name();
         let (mut times, busy) = (profile::kernel_times(&word, &profile), self.watch.end());
-        let compared = Compared::new(&times, &typical(&self.epochs, busy));
+        let compared = Compared::new(&times, &typical(&epochs, busy), epochs.len());
         match (self.shows, as_json) {
             (true, true) => json_line(&compared.json())?,
             (true, false) => print(&compared.text())?,
             (false, _) => {}
         }
         if !cfg!(debug_assertions) {
-            add_typical(&mut times, &self.epochs, (false, busy));
+            add_typical(&mut times, &epochs, (false, busy));
             // Forecasts are worse without, and nothing else is.
             if let Err(error) = profile::remember_kernels(&word, &times, None) {
                 tracing::debug!("the times of kernels are not kept: {error}");
