@@ -202,11 +202,11 @@ fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
         (
             call!(
                 Loss::WeightedSoftmaxCrossEntropyGrad(TRAIN),
-                [two, labels, split, vec(3)],
-                [mat(2, 2)],
+                [two, labels, split, vec(2)],
+                [three],
                 selected(select, count)
             ),
-            "weights",
+            "out",
         ),
     ]
 }

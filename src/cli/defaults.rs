@@ -22,7 +22,7 @@ impl Chosen {
         };
         let flags: Vec<String> = self.0.iter().map(flag).collect();
         (!flags.is_empty())
-            .then(|| format!("chosen for this data: {} (other flags win, --defaults plain for none)", flags.join(" ")))
+            .then(|| format!("chosen for this data: {} (--defaults plain: none of these)", flags.join(" ")))
     }
 
     /// Returns the flags as a JSON object.
@@ -46,18 +46,20 @@ pub(super) fn choose(args: &mut TrainArgs, data: &Dataset) -> Result<Chosen> {
     let Some(suggested) = args.model.suggested(&args.data, args.batches.input_width(data), data)? else {
         return Ok(Chosen(chosen));
     };
+    let plain = Suggested::plain(data);
     chosen.extend(args.model.fill(&suggested));
     let training = &mut args.training;
     // The epochs of mini-batches have many steps each; and without evaluations, nothing would end the run early.
     if training.epochs.is_none() && args.batches.batch.is_none() && training.eval_every > 0 {
         training.epochs = Some(suggested.epochs);
-        chosen.push(("epochs", json!(suggested.epochs)));
+        if suggested.epochs != plain.epochs {
+            chosen.push(("epochs", json!(suggested.epochs)));
+        }
         if let (None, Some(patience)) = (training.early_stop, suggested.early_stop) {
             training.early_stop = Some(patience);
             chosen.push(("early-stop", json!(patience)));
         }
     }
-    let plain = Suggested::plain(data);
     if training.feature_norm.is_none()
         && args.batches.embedding.is_none()
         && suggested.feature_norm != plain.feature_norm

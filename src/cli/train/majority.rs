@@ -47,7 +47,9 @@ impl Majority {
     /// # Errors
     /// Those of a wrong flag.
     pub(super) fn advice(&self, accuracy: f64, args: &TrainArgs, data: &Dataset) -> Result<Option<String>> {
-        if accuracy - self.share >= LEARNED * (1.0 - self.share) {
+        // With weights of classes, the accuracy is not what the training is after.
+        let is_weighted = args.training.class_weights != "none";
+        if is_weighted || accuracy - self.share >= LEARNED * (1.0 - self.share) {
             return Ok(None);
         }
         let mut tries = vec![match args.feature_norm()?.unwrap_or_else(|| data.default_feature_norm()) {
@@ -60,7 +62,7 @@ impl Majority {
         if args.model.hidden() < USUAL_WIDTH {
             tries.push(format!("--hidden {USUAL_WIDTH}"));
         }
-        if self.share >= UNBALANCED && args.training.class_weights == "none" {
+        if self.share >= UNBALANCED {
             tries.push("--class-weights balanced (and --metric macro-f1 of `infer`)".into());
         }
         Ok(Some(format!(
