@@ -101,19 +101,19 @@ fn most_of_the_battery() {
 }
 
 #[test]
-#[ignore = "full: the slowest tests of a device take a minute over the emulator"]
+#[ignore = "full: the slowest tests of a device take 70 s over the emulator"]
 fn the_rest_of_the_battery() {
     passes(Emulated::default(), &SLOWEST, 8);
 }
 
 #[test]
-#[ignore = "full: every kernel takes half a minute over the emulator"]
+#[ignore = "full: every kernel takes 50 s over the emulator"]
 fn every_kernel_in_another_order_with_an_emulated_blas() {
     passes(Emulated { seed: 1, blas: true, ..Emulated::default() }, every_kernel(), 14);
 }
 
 #[test]
-#[ignore = "full: the race checker takes almost three minutes for every kernel"]
+#[ignore = "full: the race checker takes three and a half minutes for every kernel"]
 fn every_kernel_has_no_race_and_no_missing_wait() {
     if is_long() {
         passes(Emulated { races: true, ..Emulated::default() }, every_kernel(), 14);
@@ -122,7 +122,7 @@ fn every_kernel_has_no_race_and_no_missing_wait() {
 }
 
 #[test]
-#[ignore = "full: AddressSanitizer takes a minute for every kernel"]
+#[ignore = "full: AddressSanitizer takes almost a minute and a half for every kernel"]
 fn every_kernel_in_a_third_order_with_address_sanitizer() {
     passes(Emulated { seed: 2, sanitized: true, ..Emulated::default() }, every_kernel(), 14);
 }
@@ -130,7 +130,7 @@ fn every_kernel_in_a_third_order_with_address_sanitizer() {
 /// Wide rows do not fit into this cache, so gathers also run by groups of columns. The gather tests compare the bits
 /// with those of the CPU.
 #[test]
-#[ignore = "full: wide gathers take 40 s over the emulator"]
+#[ignore = "full: wide gathers take a minute over the emulator"]
 fn gathers_over_a_small_cache_are_the_same() {
     passes(Emulated { seed: 3, cache: Some(16 << 10), ..Emulated::default() }, &["gather"], 4);
 }
