@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use lapidary_kernels::Slot;
-use lapidary_kernels::op::{Loss, Op};
+use lapidary_kernels::op::Op;
 use lapidary_planner::memory::{Arrival, stays};
 
 use crate::lower::{Lifetime, Lowered, LoweredStep};
@@ -154,6 +154,7 @@ impl<'a> Roles<'a> {
     }
 }
 
+/// Losses and counts are sums over the vertices. What else there is of a loss is its gradient.
 fn is_loss_gradient(op: &Op) -> bool {
-    matches!(op.head(), Op::Loss(Loss::SoftmaxCrossEntropyGrad(_) | Loss::SigmoidCrossEntropyGrad(_)))
+    matches!(op.head(), Op::Loss(loss) if !loss.record().sums)
 }
