@@ -17,7 +17,10 @@ fn a_program_is_written_once() {
     let example = include_str!("../examples/new_program.rs");
     assert_eq!(fs::read_to_string(dir.join("src/main.rs")).unwrap(), example);
     let (code, _, stderr) = run(&["new", path]);
-    assert!(code == Some(2) && stderr.contains("there already"), "{stderr}");
+    assert!(
+        code == Some(2) && stderr.starts_with("error: DIR cannot be") && stderr.contains("there already"),
+        "{stderr}"
+    );
     assert_eq!(fs::read_to_string(dir.join("Cargo.toml")).unwrap(), manifest, "nothing is lost");
 }
 

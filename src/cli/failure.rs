@@ -131,6 +131,8 @@ fn flag(option: &str) -> String {
         "columns.features" => "--feature-columns".into(),
         "feature_width" => "--features".into(),
         "mean_degree" => "--degree".into(),
+        // The argument of `new`.
+        "dir" => "DIR".into(),
         _ => format!("--{}", option.replace('_', "-")),
     }
 }

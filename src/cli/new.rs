@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::output::print;
+use super::output::{print, say};
 use crate::error::{Error, Result};
 
 /// The program that is written. It is one of the examples, so it compiles and runs.
@@ -42,6 +42,12 @@ pub(super) fn run(args: &NewArgs) -> Result<()> {
     for (file, text) in [("Cargo.toml", manifest.as_str()), ("src/main.rs", MAIN), (".gitignore", "/target\n")] {
         let path = args.dir.join(file);
         fs::write(&path, text).map_err(Error::io("write", &path))?;
+    }
+    if args.lapidary.is_none() {
+        let version = env!("CARGO_PKG_VERSION");
+        say(format_args!(
+            "Cargo.toml asks for lapidary {version} from the registry; to build with sources, use --lapidary DIR"
+        ));
     }
     let dir = args.dir.display();
     print(&format!(
