@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::chart::{WIDTH, key};
 use super::html::escaped;
+use crate::cli::output::seconds;
 
 /// Space for the number behind the longest bar.
 const RIGHT: f64 = 130.0;
@@ -25,6 +26,13 @@ pub(in super::super) struct Row {
     pub(in super::super) name: String,
     /// The length of each bar, and its number as text. A bar whose number is not known has none.
     pub(in super::super) bars: Vec<Option<(f64, String)>>,
+}
+
+impl Row {
+    /// Returns a row of seconds, some of which are not known.
+    pub(in super::super) fn of_seconds(name: String, bars: &[Option<f64>]) -> Self {
+        Self { name, bars: bars.iter().map(|bar| bar.map(|value| (value, seconds(value)))).collect() }
+    }
 }
 
 /// Draws the bars.

@@ -106,12 +106,10 @@ fn parts(forecast: &Forecast) -> Vec<Block> {
 /// Returns a picture of the predicted seconds of these parts: of their kernels alone, and of an epoch with its copies.
 fn bars(forecast: &Forecast, shown: &[usize]) -> Bars {
     let plan = forecast.policies.last().and_then(|policy| policy.outcome.as_ref().ok());
-    let bar = |value: f64| (value, seconds(value));
-    let row = |&i: &usize| Row {
-        name: format!("part {i}"),
-        bars: std::iter::once(Some(bar(forecast.parts[i].compute_seconds)))
-            .chain(plan.map(|plan| Some(bar(plan.devices[i].epoch_seconds))))
-            .collect(),
+    let row = |&i: &usize| {
+        let epoch = plan.map(|plan| Some(plan.devices[i].epoch_seconds));
+        let kernels = Some(forecast.parts[i].compute_seconds);
+        Row::of_seconds(format!("part {i}"), &[Some(kernels), epoch].into_iter().flatten().collect::<Vec<_>>())
     };
     let series = ["all kernels", "epoch, with copies beside kernels"];
     Bars {

@@ -3,7 +3,7 @@
 use super::args::TrainArgs;
 use super::report::{COPY_COLUMNS, DEVICE_COLUMNS, Done, Progress, device_rows, result_rows};
 use crate::cli::compared_times::{COLUMNS, Sum};
-use crate::cli::output::{percent, seconds};
+use crate::cli::output::percent;
 use crate::cli::page::{Axis, Bars, Block, Chart, Line, Page, Row};
 use crate::dataset::Dataset;
 use crate::model::{LabelKind, Model};
@@ -77,11 +77,11 @@ fn predicted_beside_measured(args: &TrainArgs, done: &Done) -> Vec<Block> {
         return blocks;
     };
     blocks.push(Block::Paragraph(if compared.is_known() {
-        "Seconds of kernels and copies in an epoch with its evaluation. Predictions are those of lapidary plan, from times \
+        "Seconds of kernels and copies in an epoch, with its evaluation if it has one. Predictions are those of lapidary plan, from times \
          that were measured before this run."
             .into()
     } else {
-        "Seconds of kernels and copies in an epoch with its evaluation. The times of some kernels were not known before this \
+        "Seconds of kernels and copies in an epoch, with its evaluation if it has one. The times of some kernels were not known before this \
          run: lapidary profile measures them once, and every training adds to them."
             .into()
     }));
@@ -100,9 +100,7 @@ fn predicted_beside_measured(args: &TrainArgs, done: &Done) -> Vec<Block> {
 
 /// Returns a picture of the slowest of these calls.
 fn bars<'a>(title: &str, sums: impl Iterator<Item = (String, &'a Sum)>) -> Bars {
-    let bar = |value: f64| (value, seconds(value));
-    let row =
-        |(name, sum): (String, &Sum)| Row { name, bars: vec![sum.predicted_s.map(bar), Some(bar(sum.measured_s))] };
+    let row = |(name, sum): (String, &Sum)| Row::of_seconds(name, &[sum.predicted_s, Some(sum.measured_s)]);
     let rows = sums.take(MOST_BARS).map(row).collect();
     Bars { title: title.into(), series: vec!["predicted".into(), "measured".into()], rows }
 }
