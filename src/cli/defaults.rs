@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::model::ModelArgs;
+use super::model::{DefaultsArg, ModelArgs};
 use super::train::TrainArgs;
 use crate::dataset::Dataset;
 use crate::error::Result;
@@ -31,9 +31,17 @@ impl Chosen {
     }
 }
 
-/// Gives the flags of a model that were not given the values that suit the dataset. Returns them.
-pub(super) fn choose_model(args: &mut ModelArgs, (name, width): (&str, usize), data: &Dataset) -> Result<Chosen> {
-    Ok(Chosen(args.suggested(name, width, data)?.map_or_else(Vec::new, |suggested| args.fill(&suggested))))
+/// Returns the flags of a model, with values that suit the dataset for those that were not given, and these.
+pub(super) fn chosen_model(
+    args: &ModelArgs,
+    (name, width): (&str, usize),
+    data: &Dataset,
+) -> Result<(ModelArgs, Chosen)> {
+    let (mut model, mut chosen) = (args.clone(), Vec::new());
+    if let Some([_, suggested]) = args.suggested(name, width, data)? {
+        chosen = model.fill(&suggested);
+    }
+    Ok((model, Chosen(chosen)))
 }
 
 /// Gives the flags of a training that were not given the values that suit the dataset. Returns them. A run that starts from
@@ -43,10 +51,9 @@ pub(super) fn choose(args: &mut TrainArgs, data: &Dataset) -> Result<Chosen> {
     if args.training.weights.is_some() {
         return Ok(Chosen(chosen));
     }
-    let Some(suggested) = args.model.suggested(&args.data, args.batches.input_width(data), data)? else {
+    let Some([plain, suggested]) = args.model.suggested(&args.data, args.batches.input_width(data), data)? else {
         return Ok(Chosen(chosen));
     };
-    let plain = Suggested::plain(data);
     chosen.extend(args.model.fill(&suggested));
     let training = &mut args.training;
     // The epochs of mini-batches have many steps each; and without evaluations, nothing would end the run early.
@@ -60,12 +67,12 @@ pub(super) fn choose(args: &mut TrainArgs, data: &Dataset) -> Result<Chosen> {
             chosen.push(("early-stop", json!(patience)));
         }
     }
-    if training.feature_norm.is_none()
-        && args.batches.embedding.is_none()
-        && suggested.feature_norm != plain.feature_norm
-    {
+    // A learned embedding takes the place of features.
+    if training.feature_norm.is_none() && args.batches.embedding.is_none() {
         training.feature_norm = Some(suggested.feature_norm.to_string());
-        chosen.push(("feature-norm", json!(suggested.feature_norm.to_string())));
+        if suggested.feature_norm != plain.feature_norm {
+            chosen.push(("feature-norm", json!(suggested.feature_norm.to_string())));
+        }
     }
     // A resumed run has the rate of its checkpoint.
     let keeps_rate = args.checkpoints.resume || training.optimizer == "sgd";
@@ -77,11 +84,13 @@ pub(super) fn choose(args: &mut TrainArgs, data: &Dataset) -> Result<Chosen> {
 }
 
 impl ModelArgs {
-    /// Returns the settings that suit the dataset; `None` for the built-in graphs, and if plain ones are asked for.
-    fn suggested(&self, name: &str, width: usize, data: &Dataset) -> Result<Option<Suggested>> {
-        if self.defaults.are_plain() || name.starts_with("builtin:") {
+    /// Returns the plain settings and those that suit the dataset; `None` for the built-in graphs, and if plain ones are asked
+    /// for.
+    fn suggested(&self, name: &str, width: usize, data: &Dataset) -> Result<Option<[Suggested; 2]>> {
+        if self.defaults == DefaultsArg::Plain || Dataset::is_builtin(name) {
             return Ok(None);
         }
-        Ok(Some(Suggested::of(self.model(width, data.class_count())?.config(), data)))
+        let (plain, model) = (Suggested::plain(data), self.model(width, data.class_count())?);
+        Ok(Some([plain, plain.suited(model.config(), data)]))
     }
 }

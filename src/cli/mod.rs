@@ -119,7 +119,7 @@ pub fn run() -> ExitCode {
     let done = limits::prepare().and_then(|()| match verb {
         Verb::Train(mut args) => on_ranks(|ranks| train::run(&mut args, ranks)),
         Verb::Infer(args) => on_ranks(|ranks| infer::run(&args, ranks).map(|()| ExitCode::SUCCESS)),
-        Verb::Plan(mut args) => plan::run(&mut args),
+        Verb::Plan(args) => plan::run(&args),
         Verb::Profile(args) => on_ranks(|ranks| profile::run(&args, ranks).map(|()| ExitCode::SUCCESS)),
         Verb::Devices(args) => devices::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::GpuCheck(args) => gpu_check::run(&args),

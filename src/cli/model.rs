@@ -7,13 +7,10 @@ use serde_json::{Value, json};
 use crate::dataset::{Dataset, MadeFeatures};
 use crate::error::{Error, Result};
 use crate::model::{Activation, AttentionConfig, Model, ModelConfig, Norm, WeightedMean};
-use crate::train::Suggested;
+use crate::train::{PLAIN_HIDDEN, Suggested};
 
 /// The most layers: more than anyone trains. With far more, memory would not suffice even for their names.
 const MOST_LAYERS: usize = 10_000;
-
-/// Width of hidden layers without `--hidden`, if it is not chosen for the dataset.
-const PLAIN_HIDDEN: usize = 16;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model")]
@@ -24,7 +21,7 @@ pub(super) struct ModelArgs {
     /// Number of layers
     #[arg(long, value_name = "N", default_value_t = 2)]
     layers: usize,
-    /// Width of the hidden layers [default: chosen for the dataset; plain: 16]
+    /// Width of the hidden layers [default: chosen for the dataset, 64 or 256; plain: 16]
     #[arg(long, value_name = "D")]
     hidden: Option<usize>,
     /// Dropout rate on hidden layers
@@ -37,7 +34,8 @@ pub(super) struct ModelArgs {
     /// and graphconv]
     #[arg(long)]
     norm: Option<String>,
-    /// Layer norm on hidden layers, before the activation: true or false [default: chosen for the dataset; plain: false]
+    /// Layer norm on hidden layers, before the activation: true or false [default: true for models that sum over
+    /// neighbours; plain: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     #[arg(hide_possible_values = true)]
     layer_norm: Option<bool>,
@@ -71,8 +69,8 @@ pub(super) struct ModelArgs {
     /// Features made from the graph, in place of the dataset's: degree, constant, onehot, random or spectral
     #[arg(long, value_name = "KIND")]
     make_features: Option<String>,
-    /// Values of flags that are not given: data (chosen for the dataset, and printed) or plain (the same for every dataset,
-    /// as for the built-in graphs)
+    /// Values of flags that are not given: data (chosen for the dataset, and printed) or plain (the same for every
+    /// dataset). Built-in graphs have plain ones
     #[arg(long, value_name = "WHICH", default_value = "data", hide_possible_values = true)]
     pub(super) defaults: DefaultsArg,
 }
@@ -82,12 +80,6 @@ pub(super) struct ModelArgs {
 pub(super) enum DefaultsArg {
     Data,
     Plain,
-}
-
-impl DefaultsArg {
-    pub(super) fn are_plain(self) -> bool {
-        self == Self::Plain
-    }
 }
 
 /// A storage type on the command line.
@@ -215,7 +207,10 @@ impl ModelArgs {
     pub(super) fn load(&self, name: &str) -> Result<Dataset> {
         let kind = self.made_features()?;
         let data = Dataset::load(name)?;
-        Ok(kind.map_or_else(|| data.clone(), |kind| data.with_made_features(kind)))
+        Ok(match kind {
+            Some(kind) => data.with_made_features(kind),
+            None => data,
+        })
     }
 
     fn made_features(&self) -> Result<Option<MadeFeatures>> {

@@ -10,7 +10,7 @@ use lapidary_planner::tasks::{TaskGraph, TensorId};
 use lapidary_planner::{check, memory};
 use serde_json::{Value, json};
 
-use super::defaults::choose_model;
+use super::defaults::chosen_model;
 use super::device::{LayoutArgs, NOTHING_CUT, RecomputeArg, strips};
 use super::failure;
 use super::model::ModelArgs;
@@ -18,7 +18,7 @@ use super::output::{align, count, json_line, one_line, percent, print, say, tabl
 use super::page::PageFile;
 use super::partitioner::Weighings;
 use super::reorder::{ReorderArgs, reordered};
-use super::train::{BatchArgs, DEFAULT_EPOCHS};
+use super::train::BatchArgs;
 use crate::error::{Error, Result};
 use crate::forecast::{DryRun, Network, Shape, Subject};
 use crate::graph::MAX_VERTICES;
@@ -28,7 +28,7 @@ use crate::program::Strips;
 use crate::ranks::Ranks;
 use crate::runtime::Devices;
 use crate::tasks_file;
-use crate::train::{Adam, AdamW, Optimizer, Sgd};
+use crate::train::{Adam, AdamW, Optimizer, PLAIN_EPOCHS, Sgd};
 
 /// Text below the flags: the format of `--tasks`.
 const TASKS: &str = "\
@@ -221,30 +221,30 @@ impl PlanArgs {
 ///
 /// # Returns
 /// The exit code. If nothing fits, this is 0 with `--tasks`, and [`failure::DOES_NOT_FIT`] otherwise.
-pub(super) fn run(args: &mut PlanArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let reorder = args.reorder()?;
-    match (args.tasks.clone(), args.data.clone(), args.shape.clone()) {
-        (Some(path), _, _) => plan_tasks(args, &tasks_file::read(&path)?).map(|()| ExitCode::SUCCESS),
+    match (&args.tasks, &args.data, &args.shape) {
+        (Some(path), _, _) => plan_tasks(args, &tasks_file::read(path)?).map(|()| ExitCode::SUCCESS),
         (_, Some(name), _) => {
             // Checks the flags first, so that a wrong flag is an error before the data is read.
             args.model.check()?;
             args.optimizer()?;
             let target = Target::of(&args.device)?;
             args.batches.check()?;
-            let data = args.model.load(&name)?;
+            let data = args.model.load(name)?;
             let width = args.batches.input_width(&data);
-            let chosen = choose_model(&mut args.model, (&name, width), &data)?;
+            let (model, chosen) = chosen_model(&args.model, (name, width), &data)?;
             if let Some(line) = chosen.line().filter(|_| !args.json) {
                 say(line);
             }
-            let model = args.model.model(width, data.class_count())?;
+            let model = model.model(width, data.class_count())?;
             let profile = target.profile.unwrap_or_else(|| target.devices.profile());
-            let gathers = args.batches.gathers(&model, &profile, DEFAULT_EPOCHS);
+            let gathers = args.batches.gathers(&model, &profile, PLAIN_EPOCHS);
             let data = reordered(reorder, data, &gathers, &Ranks::default(), args.json)?;
             plan_training(args, &model, Subject::Data(&data))
         }
         (_, _, Some(shape)) => {
-            let shape = parse_shape(&shape, args.directed)?;
+            let shape = parse_shape(shape, args.directed)?;
             let model = args.model.model(shape.features, shape.classes)?;
             plan_training(args, &model, Subject::Shape(shape))
         }

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::dataset::{Dataset, Labels, TRAIN};
+use crate::dataset::{Dataset, TRAIN};
 use crate::error::{Error, Result};
 
 /// How much the classes count in the loss of data with one class per vertex.
 ///
 /// The loss is the weighted mean over the labelled vertices of the training split, as in
-/// `torch.nn.CrossEntropyLoss(weight=..)`: `sum of w[y_v] * loss_v / sum of w[y_v]`. In mini-batches, the divisor is the
-/// batch's share of the sum over the whole split, so that the sum over an epoch is the same.
+/// `torch.nn.CrossEntropyLoss(weight=..)`: `sum of w[y_v] * loss_v / sum of w[y_v]`. A mini-batch is divided
+/// by its number of vertices, since weights are scaled to a mean of 1 over the whole split.
 ///
 /// ```
 /// use lapidary::ClassWeights;
@@ -44,8 +44,8 @@ impl ClassWeights {
             return Ok(None);
         }
         let wrong = |expected: String| Error::Value { option: "class_weights", value: self.to_string(), expected };
-        let counts = training_counts(data).ok_or_else(|| {
-            wrong(format!("they weigh vertices of one class each, and those of {} have several", data.name()))
+        let counts = data.class_counts(TRAIN).ok_or_else(|| {
+            wrong(format!("they weigh vertices of one class each, and those of {} have none or several", data.name()))
         })?;
         let all = counts.iter().sum::<u64>() as f64;
         let weights: Vec<f64> = match self {
@@ -69,23 +69,6 @@ impl ClassWeights {
         let scale = if sum > 0.0 { all / sum } else { 1.0 };
         Ok(Some(weights.iter().map(|weight| (weight * scale) as f32).collect()))
     }
-}
-
-/// Counts the labelled vertices of the training split by class; `None` if vertices have several classes.
-fn training_counts(data: &Dataset) -> Option<Vec<u64>> {
-    let mut counts = vec![0; data.class_count()];
-    match data.labels() {
-        Some(Labels::Multi { .. }) => return None,
-        Some(labels @ Labels::Class(classes)) => {
-            for (v, &class) in classes.iter().enumerate() {
-                if data.split()[v] == TRAIN && labels.is_labelled(v) {
-                    counts[class as usize] += 1;
-                }
-            }
-        }
-        None => {}
-    }
-    Some(counts)
 }
 
 impl fmt::Display for ClassWeights {

@@ -40,4 +40,6 @@ pub(crate) use resume::recorded_order;
 pub use snapshot::Snapshot;
 pub use splits::Move;
 pub use suggested::Suggested;
+#[cfg(feature = "command")]
+pub(crate) use suggested::{PLAIN_EPOCHS, PLAIN_HIDDEN, PLAIN_LEARNING_RATE};
 pub use trainer::{Epoch, Trainer};

@@ -10,6 +10,11 @@ const MANY_LABELS: usize = 50_000;
 /// more of them would be too small to learn from quickly.
 const MOST_WORDS: usize = 50;
 
+/// Values of [`Suggested::plain`].
+pub(crate) const PLAIN_HIDDEN: usize = 16;
+pub(crate) const PLAIN_EPOCHS: u64 = 200;
+pub(crate) const PLAIN_LEARNING_RATE: f64 = 0.01;
+
 /// The settings with which a practitioner would begin to train a model on a dataset.
 ///
 /// `docs/performance.md` has the accuracies with them and with [`Suggested::plain`].
@@ -34,11 +39,11 @@ impl Suggested {
     /// Returns the settings of the papers of GCN and of PyTorch Geometric's examples, whatever the dataset is like.
     pub fn plain(data: &Dataset) -> Self {
         Self {
-            hidden: 16,
+            hidden: PLAIN_HIDDEN,
             layer_norm: false,
-            learning_rate: 0.01,
+            learning_rate: PLAIN_LEARNING_RATE,
             feature_norm: data.default_feature_norm(),
-            epochs: 200,
+            epochs: PLAIN_EPOCHS,
             early_stop: None,
         }
     }
@@ -59,19 +64,23 @@ impl Suggested {
     /// # Cost
     /// O(n + stored values), in parallel.
     pub fn of(model: &ModelConfig, data: &Dataset) -> Self {
-        let plain = Self::plain(data);
+        Self::plain(data).suited(model, data)
+    }
+
+    /// Returns the settings for a model on a dataset whose plain ones these are.
+    pub(crate) fn suited(self, model: &ModelConfig, data: &Dataset) -> Self {
         let sums = model.sums_neighbours();
         let can_stop = data.labelled_split_size(VAL) > 0;
         let is_text = |features: &Features| features.stored() <= MOST_WORDS * features.rows();
         Self {
             hidden: if data.labelled_split_size(TRAIN) >= MANY_LABELS { 256 } else { 64 },
             layer_norm: sums,
-            learning_rate: if sums { 0.001 } else { plain.learning_rate },
+            learning_rate: if sums { 0.001 } else { self.learning_rate },
             feature_norm: match (data.feature_norm(), data.features()) {
                 (None, Some(features)) if !is_text(features) => FeatureNorm::None,
-                _ => plain.feature_norm,
+                _ => self.feature_norm,
             },
-            epochs: if can_stop { 500 } else { plain.epochs },
+            epochs: if can_stop { 500 } else { self.epochs },
             early_stop: can_stop.then_some(100),
         }
     }

@@ -5,6 +5,9 @@ use super::arrays::Arrays;
 use super::error::{Error, Result};
 use super::generate::{PlantedOptions, planted};
 
+/// What the names of built-in datasets begin with on the command line.
+const PREFIX: &str = "builtin:";
+
 /// The 78 friendships of the club, each listed once. Members are numbered from 0.
 const KARATE_TIES: [(u32, &[u32]); 26] = [
     (0, &[1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 17, 19, 21, 31]),
@@ -63,10 +66,15 @@ impl Dataset {
     /// # Errors
     /// Those of [`Dataset::builtin`] and [`Dataset::open`].
     pub fn load(spec: &str) -> Result<Self> {
-        match spec.strip_prefix("builtin:") {
+        match spec.strip_prefix(PREFIX) {
             Some(name) => Self::builtin(name),
             None => Self::open(spec),
         }
+    }
+
+    /// Returns whether [`Dataset::load`] takes this for the name of a built-in dataset, and not for a directory.
+    pub fn is_builtin(spec: &str) -> bool {
+        spec.starts_with(PREFIX)
     }
 }
 

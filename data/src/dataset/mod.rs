@@ -163,6 +163,19 @@ impl Dataset {
         }
     }
 
+    /// Returns the number of labelled vertices of each class in a split, `[classes]`; `None` if the vertices have no labels, or
+    /// several classes.
+    ///
+    /// # Cost
+    /// O(vertices + classes).
+    pub fn class_counts(&self, which: u32) -> Option<Vec<u64>> {
+        let Some(Labels::Class(labels)) = &self.labels else { return None };
+        let mut counts = vec![0; self.classes];
+        let labelled = self.split.iter().zip(labels.iter()).filter(|&(&s, &label)| s == which && label != NO_LABEL);
+        labelled.for_each(|(_, &class)| counts[class as usize] += 1);
+        Some(counts)
+    }
+
     /// Returns the id of the graph that each vertex belongs to, if the dataset has several graphs. In the original order
     /// of the vertices, ids ascend.
     pub fn graph_ids(&self) -> Option<&[i64]> {

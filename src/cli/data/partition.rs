@@ -11,7 +11,7 @@ use ndarray::Array2;
 use serde_json::{Value, json};
 
 use super::working;
-use crate::cli::defaults::choose_model;
+use crate::cli::defaults::chosen_model;
 use crate::cli::failure::options_as_flags;
 use crate::cli::model::ModelArgs;
 use crate::cli::output::{align, count, facts, json_line, print, say, seconds, table};
@@ -178,11 +178,11 @@ pub(super) fn run(args: &PartitionArgs) -> Result<()> {
     let start = Instant::now();
     let learns = by.is_learned() || args.weights.is_learned();
     let trained = if learns { with_features(&data)? } else { Cow::Borrowed(&data) };
-    let mut model = args.model.clone();
     let width = trained.feature_width().max(1);
-    if learns {
-        choose_model(&mut model, (&args.data, width), &trained)?;
-    }
+    let model = match learns {
+        true => chosen_model(&args.model, (&args.data, width), &trained)?.0,
+        false => args.model.clone(),
+    };
     let model = model.model(width, trained.class_count().max(1))?;
     let dry_run = DryRun::new(&model, Subject::Data(&trained))
         .devices(Devices::sim(args.parts as usize))
@@ -205,7 +205,7 @@ pub(super) fn run(args: &PartitionArgs) -> Result<()> {
         Ok((Volume::of(data.graph(), &assignment), fetched))
     })?;
     let start = Instant::now();
-    let names_from = (!args.data.starts_with("builtin:")).then(|| Path::new(&args.data));
+    let names_from = (!Dataset::is_builtin(&args.data)).then(|| Path::new(&args.data));
     working("writing", &args.dst.display().to_string(), args.json, || {
         Ok(partition::write(&data, &assignment, names_from, &args.dst)?)
     })?;

@@ -79,10 +79,14 @@ impl InferArgs {
     /// Reads a dataset, and makes its features if they are to be made.
     fn load(&self, predictor: &Predictor, name: &str) -> Result<Dataset> {
         let data = Dataset::load(name)?;
-        Ok(match &self.make_features {
-            Some(kind) => data.with_made_features(kind.parse()?),
+        Ok(match self.made_features()? {
+            Some(kind) => data.with_made_features(kind),
             None => predictor.with_features(data),
         })
+    }
+
+    fn made_features(&self) -> Result<Option<MadeFeatures>> {
+        Ok(self.make_features.as_deref().map(str::parse).transpose()?)
     }
 }
 
@@ -102,7 +106,7 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     if let Some(norm) = &args.feature_norm {
         predictor = predictor.feature_norm(norm.parse::<FeatureNorm>()?);
     }
-    args.make_features.as_deref().map(str::parse::<MadeFeatures>).transpose()?;
+    args.made_features()?;
     if args.edge_weights == EdgeWeightsArg::Ignore {
         predictor = predictor.edge_weights(false);
     }

@@ -63,7 +63,7 @@ impl Names {
     /// # Errors
     /// Those of [`VertexNames::open`].
     pub(super) fn open(spec: &str, data: &Dataset) -> Result<Self> {
-        let names = match spec.starts_with("builtin:") {
+        let names = match Dataset::is_builtin(spec) {
             true => None,
             false => VertexNames::open(Path::new(spec), data.graph().vertex_count())?,
         };

@@ -22,16 +22,10 @@ use crate::ranks::Ranks;
 use crate::runtime::Partition;
 use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
 use crate::train::{
-    Adam, AdamW, Batches, ClassWeights, DecayLayers, FeatureCache, Optimizer, ParseClassWeightsError,
-    ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, SeedShares, Sgd, Topology, Trainer, other_layers,
-    recorded_order,
+    Adam, AdamW, Batches, ClassWeights, DecayLayers, FeatureCache, Optimizer, PLAIN_EPOCHS, PLAIN_LEARNING_RATE,
+    ParseClassWeightsError, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, SeedShares, Sgd,
+    Topology, Trainer, other_layers, recorded_order,
 };
-
-/// Number of epochs without `--epochs`.
-pub(in crate::cli) const DEFAULT_EPOCHS: u64 = 200;
-
-/// Learning rate without `--lr`.
-const DEFAULT_LR: f64 = 0.01;
 
 /// The built-in dataset that `lapidary train` uses without `--data`.
 const DEFAULT_DATA: &str = "builtin:planted";
@@ -61,13 +55,13 @@ pub(in crate::cli) struct TrainArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Training")]
 pub(in crate::cli) struct TrainingArgs {
-    /// Number of epochs, including those before --resume [default: chosen for the dataset; plain: 200]
+    /// Number of epochs, including those before --resume [default: chosen for the dataset, up to 500; plain: 200]
     #[arg(long, value_name = "N")]
     pub epochs: Option<u64>,
     /// Optimizer: adam, adamw or sgd
     #[arg(long, value_name = "NAME", default_value = "adam")]
     pub optimizer: String,
-    /// Learning rate [default: 0.01, or 0.001 if chosen for models that sum over neighbours; with --resume, that of the
+    /// Learning rate [default: 0.01, or 0.001 for models that sum over neighbours; plain: 0.01; with --resume, that of the
     /// checkpoint]
     #[arg(long, value_name = "F")]
     pub lr: Option<f64>,
@@ -81,7 +75,7 @@ pub(in crate::cli) struct TrainingArgs {
     #[arg(long, value_name = "LAYERS", default_value = "all")]
     pub decay_layers: String,
     /// Feature normalisation: row (divide each row by its sum) or none [default: the dataset's, else row for sparse
-    /// non-negative features; chosen for the dataset: of at most 50 numbers per vertex]
+    /// non-negative features of at most 50 numbers per vertex; plain: of any number]
     #[arg(long, value_name = "NORM")]
     pub feature_norm: Option<String>,
     /// Weights of the classes in the loss, for classes of few vertices: none, balanced (all classes count alike) or one number
@@ -122,7 +116,8 @@ pub(in crate::cli) struct TrainingArgs {
     /// results have the same bits
     #[arg(long, value_name = "N", default_value = "auto", value_parser = strips, conflicts_with = "batch")]
     pub strips: Strips,
-    /// Stop after N epochs without a better validation accuracy [default: off with --epochs; chosen for the dataset: 100]
+    /// Stop after N epochs without a better validation accuracy [default: 100 if the number of epochs is chosen
+    /// for the dataset, else off]
     #[arg(long, value_name = "N")]
     pub early_stop: Option<u64>,
 }
@@ -403,7 +398,7 @@ impl CheckpointArgs {
 impl TrainingArgs {
     /// Returns the number of epochs.
     pub(in crate::cli) fn epochs(&self) -> u64 {
-        self.epochs.unwrap_or(DEFAULT_EPOCHS)
+        self.epochs.unwrap_or(PLAIN_EPOCHS)
     }
 
     fn class_weights(&self) -> Result<ClassWeights> {
@@ -419,7 +414,7 @@ impl TrainingArgs {
 impl TrainArgs {
     fn optimizer(&self) -> Result<Optimizer> {
         let decay = self.training.weight_decay;
-        let lr = self.training.lr.unwrap_or(DEFAULT_LR);
+        let lr = self.training.lr.unwrap_or(PLAIN_LEARNING_RATE);
         Ok(match self.training.optimizer.as_str() {
             "adam" => Adam::new(lr).weight_decay(decay.unwrap_or(0.0)).into(),
             "adamw" => AdamW::new(lr).weight_decay(decay.unwrap_or(0.01)).into(),

@@ -2,7 +2,7 @@
 
 use super::args::TrainArgs;
 use crate::cli::output::one_line;
-use crate::dataset::{Dataset, FeatureNorm, Labels, TEST};
+use crate::dataset::{Dataset, FeatureNorm, TEST};
 use crate::error::Result;
 
 /// Of what is left above the largest class, a model that learns predicts at least this share.
@@ -29,13 +29,7 @@ impl Majority {
     /// # Cost
     /// O(vertices + classes).
     pub(super) fn of(data: &Dataset) -> Option<Self> {
-        let Some(labels @ Labels::Class(classes)) = data.labels() else { return None };
-        let mut counts = vec![0u64; data.class_count()];
-        for (v, &class) in classes.iter().enumerate() {
-            if data.split()[v] == TEST && labels.is_labelled(v) {
-                counts[class as usize] += 1;
-            }
-        }
+        let counts = data.class_counts(TEST)?;
         let (class, &most) = counts.iter().enumerate().rev().max_by_key(|(_, count)| **count)?;
         let all: u64 = counts.iter().sum();
         let class = data.class_names().map_or_else(|| class.to_string(), |names| names[class].clone());

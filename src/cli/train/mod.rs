@@ -28,7 +28,7 @@ use crate::ranks::Ranks;
 use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
-pub(super) use args::{BatchArgs, DEFAULT_EPOCHS, DrawArgs, TrainArgs};
+pub(super) use args::{BatchArgs, DrawArgs, TrainArgs};
 use majority::Majority;
 use recovery::{QuietPanics, Recovery, batches_done};
 use report::{Done, Progress, epoch_line, introduce, move_line, say_what_is_cut, summarise};
