@@ -15,6 +15,8 @@ mod batches_topology;
 mod bf16;
 mod checkpoints;
 mod class_weights;
+#[cfg(feature = "parquet")]
+mod columnar;
 mod dataset_archive_weights;
 mod dataset_bad_input;
 mod dataset_core;

@@ -201,19 +201,19 @@ fn metrics_of_unbalanced_classes_are_printed() {
 #[test]
 fn what_cannot_be_written_is_refused_and_nothing_is_lost() {
     let folder = Trained::new();
-    let [model, set, parquet, npy, table] =
-        ["run", "set", "out.parquet", "out.npy", "out.csv"].map(|name| folder.path(name));
+    let [model, set, sheet, npy, table] =
+        ["run", "set", "out.xlsx", "out.npy", "out.csv"].map(|name| folder.path(name));
     let refused = |flags: &[&str], code: i32, words: &str| {
         let (found, _, errors) = folder.infer("set", flags);
         assert!(found == Some(code) && errors.contains(words), "{flags:?}: {found:?}, {errors}");
     };
-    refused(&["--out", &parquet], 2, ".csv or .tsv");
+    refused(&["--out", &sheet], 2, "end the name in .csv");
     refused(&["--out", &npy, "--scores", "logits"], 2, "--scores");
     refused(&["--scores", "logits"], 2, "--out");
     refused(&["--metric", "auc"], 2, "roc-auc");
     refused(&["--metric", "roc-auc", "--data", &set], 2, "--metric");
     refused(&["--out", &folder.path("missing/out.csv")], 1, "missing/out.csv");
-    assert!(!Path::new(&npy).exists() && !Path::new(&parquet).exists());
+    assert!(!Path::new(&npy).exists() && !Path::new(&sheet).exists());
     // An earlier table stays if the names do not fit.
     fs::write(&table, "earlier").unwrap();
     fs::write(folder.path("set/vertex_names.txt"), "only one\n").unwrap();

@@ -38,7 +38,7 @@ files):
   ogb            FOLDER with raw/edge.csv.gz, ..., split/: directed as it is; reverses are added for
                  products and proteins
   edges          FILE of edges u v, one per line, or CSV, .gz or not, any ids or names: directed,
-                 repeated edges dropped
+                 repeated edges dropped; Parquet or Arrow if built with the feature parquet
   mtx            Matrix Market FILE: undirected if its header says symmetric, repeated edges dropped
   lux            PREFIX or PREFIX.lux, with PREFIX.feats.bin or .csv, .label, .mask: as it is
 
@@ -112,7 +112,8 @@ pub(super) struct ImportArgs {
     /// edges: whether the first line after comments holds column titles [default: guessed, and printed]
     #[arg(long, value_name = "yes|no", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true)]
     header: Option<bool>,
-    /// edges: table with one row per vertex: features, class, split (CSV or TSV with titles, .gz or not)
+    /// edges: table with one row per vertex: features, class, split (CSV or TSV with titles, .gz or not; Parquet
+    /// or Arrow as for edges)
     #[arg(long, value_name = "FILE")]
     vertices: Option<PathBuf>,
     /// With --vertices: column of the vertex names [default: the first]

@@ -52,7 +52,7 @@ impl Out {
                 Ok(Self::Files(files))
             }
             Format::Table(_) if !ranks.is_first() => Ok(Self::Nowhere),
-            Format::Table(separator) => PredictionTable::create(path, separator, args.scores, true).map(Self::Table),
+            Format::Table(format) => PredictionTable::create(path, format, args.scores, true).map(Self::Table),
         }
     }
 

@@ -1,8 +1,11 @@
 //! `lapidary infer`.
 
+#[cfg(feature = "parquet")]
+mod columns_file;
 mod many;
 mod metrics;
 mod predictions;
+mod table_file;
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +13,7 @@ use clap::Args;
 use serde_json::json;
 
 use self::metrics::{Measured, Metric};
-use self::predictions::{Format, Names, Predicted, Scores, Table, unwritten, write_logits};
+use self::predictions::{Format, Names, Predicted, Scores, TABLES, Table, unwritten, write_logits};
 use super::DeviceArgs;
 use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
@@ -55,8 +58,8 @@ pub(super) struct InferArgs {
     /// Storage of vertex matrices: f32 or bf16 [default: as in training; with --weights, f32]
     #[arg(long, value_name = "DTYPE", hide_possible_values = true)]
     dtype: Option<DtypeArg>,
-    /// Write the predictions to FILE: a table of vertex, prediction and probability (.csv, .tsv), or the logits as f32 of
-    /// shape [vertices, classes] (.npy). Vertices have their original names and order. With several --data: to one table
+    /// Write the predictions to FILE: a table of vertex, prediction and probability (.csv or .tsv; .parquet, .arrow or .feather
+    /// if built with the feature parquet), or the logits as f32 of shape [vertices, classes] (.npy). Vertices have their original names and order. With several --data: to one table
     /// FILE, or as .npy files named after DATA to a folder FILE
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -121,7 +124,7 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
         return Err(Error::Value {
             option: "out",
             value: args.out.as_deref().unwrap_or_else(|| Path::new("")).display().to_string(),
-            expected: "--scores adds columns to a table; end the name in .csv or .tsv".into(),
+            expected: format!("--scores adds columns to a table; end the name in {TABLES}"),
         });
     }
     let [spec] = &args.data[..] else {
@@ -166,7 +169,7 @@ impl<'a> Out<'a> {
     fn create(path: &'a Path, format: Format, scores: Scores) -> Result<Self> {
         Ok(match format {
             Format::Npy => Self::Logits(path, OutputFile::create(path).map_err(unwritten(path))?),
-            Format::Table(separator) => Self::Table(Table::create(path, separator, scores, false)?),
+            Format::Table(format) => Self::Table(Table::create(path, format, scores, false)?),
         })
     }
 

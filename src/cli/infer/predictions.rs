@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use ndarray::{Array2, ArrayView2};
 use ndarray_npy::WriteNpyExt;
 
+use super::table_file::{TableFile, TableFormat};
 use crate::dataset::{Dataset, VertexNames};
 use crate::error::{Error, Result};
 use crate::graph::Permutation;
@@ -19,9 +20,15 @@ use crate::output::OutputFile;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Npy,
-    /// A table whose cells are separated by a byte.
-    Table(u8),
+    Table(TableFormat),
 }
+
+/// The endings of names of tables, in messages.
+#[cfg(feature = "parquet")]
+pub(super) const TABLES: &str = ".csv, .tsv, .parquet or .arrow";
+#[cfg(not(feature = "parquet"))]
+pub(super) const TABLES: &str =
+    ".csv or .tsv; with the feature `parquet`, this program would also write .parquet and .arrow";
 
 /// What a table has of every class, beside the predicted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -39,12 +46,16 @@ impl Format {
     pub(super) fn of(path: &Path) -> Result<Self> {
         match path.extension().map(|extension| extension.to_ascii_lowercase()).as_deref().map(|e| e.to_str()) {
             None | Some(Some("npy")) => Ok(Self::Npy),
-            Some(Some("csv")) => Ok(Self::Table(b',')),
-            Some(Some("tsv")) => Ok(Self::Table(b'\t')),
+            Some(Some("csv")) => Ok(Self::Table(TableFormat::Text(b','))),
+            Some(Some("tsv")) => Ok(Self::Table(TableFormat::Text(b'\t'))),
+            #[cfg(feature = "parquet")]
+            Some(Some("parquet")) => Ok(Self::Table(TableFormat::Parquet)),
+            #[cfg(feature = "parquet")]
+            Some(Some("arrow" | "feather")) => Ok(Self::Table(TableFormat::Arrow)),
             Some(_) => Err(Error::Value {
                 option: "out",
                 value: path.display().to_string(),
-                expected: "end the name in .csv or .tsv (a table of predictions), or in .npy (the logits)".into(),
+                expected: format!("end the name in {TABLES} (a table of predictions), or in .npy (the logits)"),
             }),
         }
     }
@@ -80,13 +91,59 @@ impl Names {
 
 /// A table of predictions that is being written.
 pub(super) struct Table {
-    writer: Box<csv::Writer<OutputFile>>,
+    file: TableFile,
     path: PathBuf,
     scores: Scores,
     /// Whether the first column tells the dataset.
     is_of_many: bool,
-    /// The kind and the names of the classes, once the title is written.
-    classes: Option<(LabelKind, Vec<String>)>,
+    /// What the columns are, once the first row is written.
+    columns: Option<Columns>,
+}
+
+/// What the columns of a table are.
+pub(super) struct Columns {
+    pub is_of_many: bool,
+    /// Whether the vertices have names. Otherwise, and if there is one dataset, they are numbers.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code))] // only columns with types depend on it
+    pub vertices_have_names: bool,
+    pub labels: LabelKind,
+    /// The names of the classes, or else their numbers.
+    pub classes: Vec<String>,
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code))] // only columns with types depend on it
+    pub classes_have_names: bool,
+    pub scores: Scores,
+}
+
+/// A row of a table.
+pub(super) struct Row<'a> {
+    pub spec: &'a str,
+    pub vertex: Cow<'a, [u8]>,
+    /// The predicted classes: at most one, unless vertices have several labels.
+    pub predicted: Vec<usize>,
+    /// The probability of each class.
+    pub shares: Vec<f32>,
+    pub logits: &'a [f32],
+}
+
+impl Columns {
+    /// Returns the scores of a row that have columns of their own.
+    pub(super) fn scores_of<'a>(&self, row: &'a Row<'_>) -> &'a [f32] {
+        match self.scores {
+            Scores::None => &[],
+            Scores::Probabilities => &row.shares,
+            Scores::Logits => row.logits,
+        }
+    }
+
+    /// Returns the titles of the columns of scores.
+    pub(super) fn score_titles(&self) -> impl Iterator<Item = String> {
+        let what = match self.scores {
+            Scores::None => None,
+            Scores::Probabilities => Some("probability"),
+            Scores::Logits => Some("logit"),
+        };
+        what.into_iter().flat_map(|what| self.classes.iter().map(move |class| format!("{what}:{class}")))
+    }
 }
 
 /// The predictions for a dataset.
@@ -104,10 +161,9 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub(super) fn create(path: &Path, separator: u8, scores: Scores, is_of_many: bool) -> Result<Self> {
-        let file = OutputFile::create(path).map_err(unwritten(path))?;
-        let writer = Box::new(csv::WriterBuilder::new().delimiter(separator).from_writer(file));
-        Ok(Self { writer, path: path.into(), scores, is_of_many, classes: None })
+    pub(super) fn create(path: &Path, format: TableFormat, scores: Scores, is_of_many: bool) -> Result<Self> {
+        let file = TableFile::new(OutputFile::create(path).map_err(unwritten(path))?, format);
+        Ok(Self { file, path: path.into(), scores, is_of_many, columns: None })
     }
 
     /// Writes a row for each vertex, in the original order. The first dataset decides the names of the classes.
@@ -115,62 +171,38 @@ impl Table {
     /// # Errors
     /// [`Error::Io`].
     pub(super) fn write(&mut self, predictor: &Predictor, predicted: &Predicted<'_>) -> Result<()> {
-        let classes = match self.classes.take() {
-            Some(classes) => classes,
-            None => {
-                let Classes { labels, names } = predictor.classes_for(predicted.data);
-                let names = named_classes(names, predicted.logits.ncols());
-                self.write_title(&names).map_err(|error| unwritten(&self.path)(error.into()))?;
-                (labels, names)
-            }
-        };
-        self.write_rows(predicted, classes.0, &classes.1).map_err(|error| unwritten(&self.path)(error.into()))?;
-        self.classes = Some(classes);
-        Ok(())
+        self.write_rows(predictor, predicted).map_err(unwritten(&self.path))
     }
 
-    fn write_rows(&mut self, predicted: &Predicted<'_>, labels: LabelKind, classes: &[String]) -> csv::Result<()> {
+    fn write_rows(&mut self, predictor: &Predictor, predicted: &Predicted<'_>) -> io::Result<()> {
         let Predicted { spec, data, names, logits } = predicted;
+        if self.columns.is_none() {
+            let Classes { labels, names: classes } = predictor.classes_for(data);
+            let classes = classes.filter(|classes| classes.len() == logits.ncols());
+            let columns = Columns {
+                is_of_many: self.is_of_many,
+                vertices_have_names: names.names.is_some(),
+                labels,
+                classes_have_names: classes.is_some(),
+                classes: named_classes(classes, logits.ncols()),
+                scores: self.scores,
+            };
+            self.file.start(&columns)?;
+            self.columns = Some(columns);
+        }
+        let Some(columns) = &self.columns else { return Ok(()) };
         let order = data.permutation().map(Permutation::new_of_old);
         for vertex in 0..logits.nrows() {
-            let row = logits.row(order.map_or(vertex, |order| order[vertex] as usize));
-            if self.is_of_many {
-                self.writer.write_field(spec)?;
-            }
-            self.writer.write_field(names.get(vertex))?;
-            let shares = probabilities(row, labels);
-            let predicted: Vec<usize> = match labels {
-                LabelKind::Class => predicted_class(row).into_iter().collect(),
-                LabelKind::Multi => (0..row.len()).filter(|&class| row[class] > 0.0).collect(),
+            let logits = logits.row(order.map_or(vertex, |order| order[vertex] as usize));
+            let predicted = match columns.labels {
+                LabelKind::Class => predicted_class(logits).into_iter().collect(),
+                LabelKind::Multi => (0..logits.len()).filter(|&class| logits[class] > 0.0).collect(),
             };
-            self.writer.write_field(listed(&predicted, |class| classes[class].clone()))?;
-            self.writer.write_field(listed(&predicted, |class| shares[class].to_string()))?;
-            match self.scores {
-                Scores::None => {}
-                Scores::Logits => row.iter().try_for_each(|x| self.writer.write_field(x.to_string()))?,
-                Scores::Probabilities => shares.iter().try_for_each(|p| self.writer.write_field(p.to_string()))?,
-            }
-            self.writer.write_record(None::<&[u8]>)?;
+            let shares = probabilities(logits, columns.labels);
+            let logits = logits.to_slice().expect("logits are row-major");
+            self.file.write(columns, Row { spec, vertex: names.get(vertex), predicted, shares, logits })?;
         }
         Ok(())
-    }
-
-    fn write_title(&mut self, classes: &[String]) -> csv::Result<()> {
-        if self.is_of_many {
-            self.writer.write_field("data")?;
-        }
-        for title in ["vertex", "prediction", "probability"] {
-            self.writer.write_field(title)?;
-        }
-        let of_each = match self.scores {
-            Scores::None => None,
-            Scores::Probabilities => Some("probability"),
-            Scores::Logits => Some("logit"),
-        };
-        for (what, class) in of_each.iter().flat_map(|what| classes.iter().map(move |class| (what, class))) {
-            self.writer.write_field(format!("{what}:{class}"))?;
-        }
-        self.writer.write_record(None::<&[u8]>)
     }
 
     /// Completes the file.
@@ -178,8 +210,7 @@ impl Table {
     /// # Errors
     /// [`Error::Io`].
     pub(super) fn finish(self) -> Result<()> {
-        let file = self.writer.into_inner().map_err(|error| unwritten(&self.path)(error.into_error()))?;
-        file.finish().map_err(unwritten(&self.path))
+        self.file.finish(self.columns.as_ref()).map_err(unwritten(&self.path))
     }
 }
 
@@ -187,11 +218,6 @@ impl Table {
 pub(super) fn named_classes(names: Option<Vec<String>>, classes: usize) -> Vec<String> {
     let names = names.filter(|names| names.len() == classes);
     names.unwrap_or_else(|| (0..classes).map(|class| class.to_string()).collect())
-}
-
-/// Lists what is said of the predicted classes, separated by `;`.
-fn listed(predicted: &[usize], said: impl Fn(usize) -> String) -> String {
-    predicted.iter().map(|&class| said(class)).collect::<Vec<_>>().join(";")
 }
 
 /// Writes logits as an array. If the vertices were relabelled, the rows are written in the order that they had before.

@@ -28,7 +28,7 @@ pub(super) fn each_record<T: for<'a> EndOf<'a>>(
         .from_reader(text);
     let wrong = |why: String| Error::Import { file: file.into(), why };
     let header = layout.header.as_ref().map_or(0, |header| header.line);
-    let (mut counts, mut started) = (Counts::default(), false);
+    let (mut counts, mut started) = (Counts::default(), layout.header.is_some());
     let mut record = csv::ByteRecord::new();
     while reader.read_byte_record(&mut record).map_err(|e| wrong(format!("cannot be read to its end: {e}")))? {
         unbroken.set(0);
@@ -36,7 +36,7 @@ pub(super) fn each_record<T: for<'a> EndOf<'a>>(
         if line <= header || record.iter().all(|cell| cell.trim_ascii().is_empty()) {
             continue;
         }
-        // Such comments occur only at the top. Further down, a cell may be a quoted `%`.
+        // Such comments occur only above the titles and the edges. Further down, a cell may be a quoted `%`.
         if !started && record.get(0).is_some_and(|cell| cell.starts_with(b"%") || cell.starts_with(b"//")) {
             counts.comments += 1;
             continue;

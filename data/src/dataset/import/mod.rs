@@ -7,6 +7,8 @@
 
 mod archive;
 mod blocks;
+#[cfg(feature = "parquet")]
+mod columnar;
 mod csr_archives;
 mod edge_csv;
 mod edge_list;

@@ -4,7 +4,7 @@
 use super::blocks::Blocks;
 use super::job::ImportJob;
 use super::text::{cells, data_lines, is_separator};
-use crate::dataset::error::Result;
+use crate::dataset::error::{Error, Result};
 
 /// A header: the first line that is not a comment, if it holds titles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +34,19 @@ pub(super) struct Layout {
 /// Guesses the layout from the start of the source.
 ///
 /// # Errors
-/// Those of reading the source.
+/// Those of reading the source; titles that are there and said not to be.
 pub(super) fn layout(job: &ImportJob<'_>) -> Result<Layout> {
     let text = job.meter.open_text(job.source, "it is the list of edges to import")?;
+    let header = match (text.titled_by(), job.options.header) {
+        (Some(kind), Some(false)) => {
+            let expected = format!("yes: {kind} has titles").into();
+            return Err(Error::NotForThisData { option: "header", found: "no".into(), expected });
+        }
+        (Some(_), _) => Some(true),
+        (None, asked) => asked,
+    };
     let block = Blocks::new(text, job.source.display().to_string()).next()?.unwrap_or_default();
-    Ok(layout_of(&block, job.options.header))
+    Ok(layout_of(&block, header))
 }
 
 fn layout_of(text: &[u8], header: Option<bool>) -> Layout {

@@ -45,14 +45,84 @@ impl<'a> Meter<'a> {
         Ok(Metered { file, bytes, left: bytes, count })
     }
 
-    /// Opens a file, and decompresses it if its content is gzip, whatever its name.
-    pub(super) fn open_text(&self, path: &Path, needed: &'static str) -> Result<Box<dyn Read + Send + '_>> {
+    /// Opens a file as text: it is decompressed if its content is gzip, and the table of a Parquet or Arrow file becomes CSV.
+    /// The content decides, not the name.
+    pub(super) fn open_text(&self, path: &Path, needed: &'static str) -> Result<Text<'_>> {
         let mut file = self.open(path, needed)?;
-        let mut magic = [0; 2];
+        let mut magic = [0; 6];
         let have = read_full(&mut file.file, &mut magic).map_err(Error::io("read", path))?;
         file.file.rewind().map_err(Error::io("read", path))?;
-        let file = BufReader::with_capacity(BUFFER, file);
-        Ok(if have == 2 && magic == [0x1f, 0x8b] { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
+        let content = Content::of(&magic[..have]);
+        let from: Box<dyn Read + Send + '_> = match content {
+            Content::Text => Box::new(BufReader::with_capacity(BUFFER, file)),
+            Content::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER, file))),
+            Content::Parquet | Content::Arrow => Box::new(table_text(file, content).map_err(|why| Error::Import {
+                file: path.display().to_string(),
+                why: format!("cannot be read as {}: {why}", content.name()),
+            })?),
+        };
+        Ok(Text { from, content })
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn table_text(file: Metered<'_>, content: Content) -> io::Result<super::columnar::TableText<'_>> {
+    super::columnar::TableText::open(file, content)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn table_text(_: Metered<'_>, _: Content) -> io::Result<io::Empty> {
+    Err(io::Error::other(
+        "this program was built without the feature `parquet`; build it with that, or save the table as CSV",
+    ))
+}
+
+/// What a file holds, by its first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Text,
+    Gzip,
+    Parquet,
+    /// Arrow's file format, which is also Feather's second version.
+    Arrow,
+}
+
+impl Content {
+    fn of(start: &[u8]) -> Self {
+        match start {
+            [0x1f, 0x8b, ..] => Self::Gzip,
+            [b'P', b'A', b'R', b'1' | b'E', ..] => Self::Parquet,
+            b"ARROW1" => Self::Arrow,
+            _ => Self::Text,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Gzip => "gzip",
+            Self::Parquet => "a Parquet file",
+            Self::Arrow => "an Arrow file",
+        }
+    }
+}
+
+/// The text of a file.
+pub(super) struct Text<'m> {
+    from: Box<dyn Read + Send + 'm>,
+    content: Content,
+}
+
+impl Text<'_> {
+    /// Returns what the file is if its first line certainly holds titles, as in `a Parquet file`.
+    pub(super) fn titled_by(&self) -> Option<&'static str> {
+        matches!(self.content, Content::Parquet | Content::Arrow).then(|| self.content.name())
+    }
+}
+
+impl Read for Text<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.from.read(buffer)
     }
 }
 
@@ -65,6 +135,21 @@ pub(super) struct Metered<'m> {
     left: u64,
     /// Called with the bytes read, and the bytes that will never be read.
     count: Box<dyn Fn(u64, u64) + Send + 'm>,
+}
+
+#[cfg(feature = "parquet")]
+impl Metered<'_> {
+    /// Opens the same file again, for a reader that seeks. Its reads are not counted.
+    pub(super) fn try_clone(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Counts bytes that were read otherwise.
+    pub(super) fn pass(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.left);
+        self.left -= bytes;
+        (self.count)(bytes, 0);
+    }
 }
 
 impl Drop for Metered<'_> {

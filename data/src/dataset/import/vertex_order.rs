@@ -239,6 +239,11 @@ fn read_names(job: &ImportJob<'_>, path: &Path) -> Result<(Vec<Arc<str>>, Vec<u6
     let file = path.display().to_string();
     let wrong = |why: String| Error::Import { file: file.clone(), why };
     let text = job.meter.open_text(path, "it was named for the order of the vertices")?;
+    if let Some(kind) = text.titled_by() {
+        return Err(wrong(format!(
+            "is {kind}, expected text with one name per line; a table belongs to option `vertices`"
+        )));
+    }
     let mut blocks = Blocks::new(text, file.clone());
     let (mut keys, mut lines, mut line) = (Vec::new(), Vec::new(), 0);
     let mut blank = None;
