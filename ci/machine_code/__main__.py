@@ -1,6 +1,6 @@
 """Compiles every kernel with NVRTC, checks its machine code, and compares the figures with the table of the repository.
 
-    python ci/machine_code [--write] RELEASE=VERSION...     # such as 12.8=12.8.93
+    python ci/machine_code [--write SOURCES] RELEASE=VERSION...     # such as 12.8=12.8.93
 """
 
 import difflib
@@ -106,8 +106,9 @@ def main(arguments):
     check(measured)
     made = {table.title(r): table.section(r, versions[r], kernels, ARCHITECTURES) for r, kernels in measured.items()}
     if "--write" in arguments:
+        sources = arguments[arguments.index("--write") + 1]
         with open(TABLE, "w", encoding="utf-8") as file:
-            file.write("\n".join([table.HEADER, *("\n".join([*lines, ""]) for lines in made.values())]))
+            file.write("\n".join([table.HEADER, f"Sources: {sources}", "", *("\n".join([*lines, ""]) for lines in made.values())]))
     else:
         compare(made)
     count = sum(len(kernels) for kernels in measured.values())

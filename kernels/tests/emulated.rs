@@ -101,15 +101,19 @@ fn most_of_the_battery() {
 }
 
 #[test]
-#[ignore = "full: the slowest tests of a device take 70 s over the emulator"]
+#[ignore = "full: in ci/long, since gpu-check's own test runs the whole battery, too"]
 fn the_rest_of_the_battery() {
-    passes(Emulated::default(), &SLOWEST, 8);
+    if is_long() {
+        passes(Emulated::default(), &SLOWEST, 8);
+    }
 }
 
 #[test]
-#[ignore = "full: every kernel takes 50 s over the emulator"]
+#[ignore = "full: in ci/long, since gpu-check's own test has an emulated BLAS, and AddressSanitizer's another order"]
 fn every_kernel_in_another_order_with_an_emulated_blas() {
-    passes(Emulated { seed: 1, blas: true, ..Emulated::default() }, every_kernel(), 14);
+    if is_long() {
+        passes(Emulated { seed: 1, blas: true, ..Emulated::default() }, every_kernel(), 14);
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ impl Tier {
     pub fn epochs(self) -> usize {
         match self {
             Self::Quick => 20,
-            Self::Full => 10,
+            Self::Full => 4,
         }
     }
 
