@@ -122,7 +122,7 @@ fn full_memory_aborted_the_process() {
     let starts = |limit: &u32| limited(&format!("ulimit -v {limit};"), here, &["--version"]).0 == Some(0);
     let least = (20_000..).step_by(2_000).find(starts).unwrap();
     for verb in verbs {
-        for limit in [least, 30_000, 60_000, 120_000, 200_000] {
+        for limit in [least, 30_000, 60_000, 120_000, 200_000].into_iter().filter(|&limit| limit >= least) {
             let done = limited(&format!("ulimit -v {limit};"), here, verb);
             if done.0 != Some(0) {
                 expect_error(&done, &[], &format!("{limit} KiB: {verb:?}"));
