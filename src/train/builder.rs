@@ -191,6 +191,8 @@ impl<'a> TrainerBuilder<'a> {
     fn build_now(self) -> Result<Trainer> {
         let data = self.data;
         self.optimizer.check()?;
+        // Before anything is shared, so that each rank says the same.
+        self.batches.as_ref().map_or(Ok(()), |batches| batches.check_ranks(&self.options.ranks))?;
         check_data(data, self.model)?;
         if let Some(width) = self.embedding {
             check_embedding(width, self.model, self.batches.as_ref(), (self.dtype, self.feature_norm))?;
@@ -372,11 +374,9 @@ impl TrainerBuilder<'_> {
     /// Returns the mini-batches of the data, if epochs consist of them.
     fn drawing(&self, inputs: &Inputs, parts: &[Range<usize>]) -> Result<Option<Drawing>> {
         let Some(batches) = self.batches.clone() else { return Ok(None) };
-        let ranks = &self.options.ranks;
-        batches.check_ranks(ranks)?;
         // Which rows stay on the devices follows from the shares of all ranks.
         let drawing = Drawing::new(batches, self.data, inputs, self.dtype, self.seed, parts.to_vec())?;
-        Ok(Some(drawing.on_ranks(ranks)))
+        Ok(Some(drawing.on_ranks(&self.options.ranks)))
     }
 }
 
