@@ -18,8 +18,7 @@ const CPU_ONLY: [&str; 9] = [
     "a_slot_is_renamed_and_shared_without_a_copy",
 ];
 
-/// The tests that take most of the time of the battery. [`most_of_the_battery`] leaves them out; the full tier runs
-/// them.
+/// The tests that take most of the time of the battery. [`most_of_the_battery`] leaves them out.
 const SLOWEST: [&str; 6] = [
     "steps_behind",
     "losses_and_counts",
@@ -100,18 +99,20 @@ fn most_of_the_battery() {
     passes(Emulated::default(), &SLOWEST.map(|name| format!("!{name}")).each_ref().map(String::as_str), 40);
 }
 
-#[test]
-#[ignore = "full: in ci/long, since gpu-check's own test runs the whole battery, too"]
-fn the_rest_of_the_battery() {
-    if is_long() {
+/// Tests of `ci/long`. In the CI, the test of `gpu-check` runs the whole battery with an emulated BLAS, and that of
+/// AddressSanitizer runs every kernel in another order.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "long: the slowest tests of a device take 70 s over the emulator"]
+    fn the_rest_of_the_battery() {
         passes(Emulated::default(), &SLOWEST, 8);
     }
-}
 
-#[test]
-#[ignore = "full: in ci/long, since gpu-check's own test has an emulated BLAS, and AddressSanitizer's another order"]
-fn every_kernel_in_another_order_with_an_emulated_blas() {
-    if is_long() {
+    #[test]
+    #[ignore = "long: every kernel takes 50 s over the emulator"]
+    fn every_kernel_in_another_order_with_an_emulated_blas() {
         passes(Emulated { seed: 1, blas: true, ..Emulated::default() }, every_kernel(), 14);
     }
 }
