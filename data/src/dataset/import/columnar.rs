@@ -20,15 +20,17 @@ use super::source::{Content, Metered};
 /// Number of cells that become text at a time.
 const CELLS: usize = 1 << 17;
 
+/// Number of rows that are read from a Parquet file at a time.
+const ROWS: usize = 1 << 13;
+
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 /// The text of a table.
 pub(super) struct TableText<'m> {
     file: Metered<'m>,
     batches: Batches,
-    /// Bytes of the file for each row and for each batch: one of them is known.
-    bytes: [f64; 2],
-    schema: SchemaRef,
+    /// Bytes of the file for each batch.
+    batch_bytes: u64,
     /// The number of cells that each column has in a row, once the first rows are read.
     widths: Option<Vec<usize>>,
     /// Rows that are not text yet, and the number of rows before them.
@@ -46,12 +48,12 @@ impl<'m> TableText<'m> {
     /// A file that is damaged, encrypted or compressed in a way that is not known; a table without columns.
     pub(super) fn open(file: Metered<'m>, content: Content) -> io::Result<Self> {
         let opened = catch_unwind(AssertUnwindSafe(|| batches(&file, content)));
-        let (batches, schema, bytes) = opened.unwrap_or_else(|_| Err(damaged()))?;
+        let (batches, count, schema) = opened.unwrap_or_else(|_| Err(damaged()))?;
         if schema.fields().is_empty() {
             return Err(io::Error::other("the table has no columns"));
         }
-        let rows = RecordBatch::new_empty(schema.clone());
-        Ok(Self { file, batches, bytes, schema, widths: None, rows, before: 0, text: Vec::new(), read: 0 })
+        let (batch_bytes, rows) = (file.bytes / count.max(1), RecordBatch::new_empty(schema));
+        Ok(Self { file, batches, batch_bytes, widths: None, rows, before: 0, text: Vec::new(), read: 0 })
     }
 
     /// Makes text of the next rows. Returns whether there were any.
@@ -59,40 +61,36 @@ impl<'m> TableText<'m> {
         while self.rows.num_rows() == 0 {
             let Some(batch) = self.batches.next() else {
                 // A table without rows has titles too.
-                let is_empty = self.widths.is_none();
-                if is_empty {
-                    self.write_titles(&RecordBatch::new_empty(self.schema.clone()))?;
+                let is_untitled = self.widths.is_none();
+                if is_untitled {
+                    self.write_titles()?;
                 }
-                return Ok(is_empty);
+                return Ok(is_untitled);
             };
-            let batch = batch.map_err(io::Error::other)?;
-            let [row, each] = self.bytes;
-            self.file.pass((batch.num_rows() as f64 * row + each) as u64);
-            if self.widths.is_none() && batch.num_rows() > 0 {
-                self.write_titles(&batch)?;
-            }
-            self.rows = batch;
+            self.rows = batch.map_err(io::Error::other)?;
+            self.file.pass(self.batch_bytes);
         }
-        let widths = self.widths.clone().unwrap_or_default();
-        let count = (CELLS / widths.iter().sum::<usize>().max(1)).clamp(1, self.rows.num_rows());
-        let now = self.rows.slice(0, count);
-        self.write_rows(&now, &widths)?;
-        self.rows = self.rows.slice(count, self.rows.num_rows() - count);
-        self.before += count;
+        if self.widths.is_none() {
+            self.write_titles()?;
+        }
+        self.write_rows()?;
         Ok(true)
     }
 
-    fn write_titles(&mut self, first: &RecordBatch) -> io::Result<()> {
-        let of_lists = |places: Vec<Range<usize>>| places.iter().map(Range::len).find(|&len| len > 0).unwrap_or(0);
-        let width = |array| lists(array).map_or(1, |(_, places)| of_lists(places));
-        let widths: Vec<usize> = first.columns().iter().map(width).collect();
+    /// Writes the titles, with the widths of the lists in the rows at hand.
+    fn write_titles(&mut self) -> io::Result<()> {
         let mut writer = csv_writer(&mut self.text);
-        for ((field, array), &width) in self.schema.fields().iter().zip(first.columns()).zip(&widths) {
+        let mut widths = Vec::new();
+        for (field, column) in self.rows.schema_ref().fields().iter().zip(self.rows.columns()) {
             let title = field.name();
-            match lists(array) {
-                None => writer.write_field(title)?,
-                Some(_) => (0..width).try_for_each(|place| writer.write_field(format!("{title}:{place}")))?,
-            }
+            let Some((_, places)) = lists(column) else {
+                writer.write_field(title)?;
+                widths.push(1);
+                continue;
+            };
+            let width = places.iter().map(Range::len).find(|&len| len > 0).unwrap_or(0);
+            (0..width).try_for_each(|place| writer.write_field(format!("{title}:{place}")))?;
+            widths.push(width);
         }
         writer.write_record(None::<&[u8]>)?;
         writer.flush()?;
@@ -101,40 +99,74 @@ impl<'m> TableText<'m> {
         Ok(())
     }
 
-    fn write_rows(&mut self, rows: &RecordBatch, widths: &[usize]) -> io::Result<()> {
+    /// Writes some of the rows at hand.
+    fn write_rows(&mut self) -> io::Result<()> {
+        let widths = self.widths.as_deref().unwrap_or_default();
+        let count = (CELLS / widths.iter().sum::<usize>().max(1)).clamp(1, self.rows.num_rows());
+        let rows = self.rows.slice(0, count);
         let lists: Vec<_> = rows.columns().iter().map(lists).collect();
         let options = FormatOptions::new().with_display_error(false);
-        let formatters = rows.columns().iter().zip(&lists).map(|(column, list)| {
-            let values = list.as_ref().map_or(column, |(values, _)| values);
-            ArrayFormatter::try_new(values.as_ref(), &options)
-        });
-        let formatters = formatters.collect::<Result<Vec<_>, _>>().map_err(io::Error::other)?;
+        let column = |at: usize| {
+            let (values, places) = match &lists[at] {
+                Some((values, places)) => (values, Some(&places[..])),
+                None => (rows.column(at), None),
+            };
+            let values = ArrayFormatter::try_new(values.as_ref(), &options)?;
+            Ok(Column { name: rows.schema_ref().field(at).name(), width: widths[at], values, places })
+        };
+        let columns =
+            (0..widths.len()).map(column).collect::<Result<Vec<_>, ArrowError>>().map_err(io::Error::other)?;
         let mut writer = csv_writer(&mut self.text);
         let mut cell = String::new();
-        for row in 0..rows.num_rows() {
-            for ((formatter, list), (&width, field)) in
-                formatters.iter().zip(&lists).zip(widths.iter().zip(self.schema.fields()))
-            {
-                let places = list.as_ref().map_or(row..row + 1, |(_, places)| places[row].clone());
-                if places.is_empty() {
-                    (0..width).try_for_each(|_| writer.write_field(""))?;
-                    continue;
-                }
-                if places.len() != width {
-                    let (name, found, line) = (field.name(), places.len(), self.before + row + 2);
-                    let why =
-                        format!("line {line} has a list of {found} in column `{name}`, the first one has {width}");
-                    return Err(io::Error::other(why));
-                }
-                for place in places {
-                    cell.clear();
-                    formatter.value(place).write(&mut cell).map_err(io::Error::other)?;
-                    writer.write_field(&cell)?;
-                }
+        for row in 0..count {
+            for column in &columns {
+                let line = || self.before + row + 2;
+                column.write(row, line, &mut writer, &mut cell)?;
             }
             writer.write_record(None::<&[u8]>)?;
         }
-        writer.flush()
+        writer.flush()?;
+        drop(writer);
+        self.rows = self.rows.slice(count, self.rows.num_rows() - count);
+        self.before += count;
+        Ok(())
+    }
+}
+
+/// A column of some rows.
+struct Column<'a> {
+    name: &'a str,
+    /// The number of cells in each row.
+    width: usize,
+    values: ArrayFormatter<'a>,
+    /// Where the values of each row are, for lists.
+    places: Option<&'a [Range<usize>]>,
+}
+
+impl Column<'_> {
+    /// Writes the cells of a row, which is this line of the text.
+    fn write(
+        &self,
+        row: usize,
+        line: impl Fn() -> usize,
+        writer: &mut csv::Writer<&mut Vec<u8>>,
+        cell: &mut String,
+    ) -> io::Result<()> {
+        let places = self.places.map_or(row..row + 1, |places| places[row].clone());
+        if places.is_empty() {
+            return Ok((0..self.width).try_for_each(|_| writer.write_field(""))?);
+        }
+        if places.len() != self.width {
+            let (line, found, name, width) = (line(), places.len(), self.name, self.width);
+            let why = format!("line {line} has a list of {found} in column `{name}`, the first one has {width}");
+            return Err(io::Error::other(why));
+        }
+        for place in places {
+            cell.clear();
+            self.values.value(place).write(cell).map_err(io::Error::other)?;
+            writer.write_field(&*cell)?;
+        }
+        Ok(())
     }
 }
 
@@ -148,25 +180,23 @@ impl Read for TableText<'_> {
                 return Ok(0);
             }
         }
-        let bytes = buffer.len().min(self.text.len() - self.read);
-        buffer[..bytes].copy_from_slice(&self.text[self.read..self.read + bytes]);
+        let bytes = (&self.text[self.read..]).read(buffer)?;
         self.read += bytes;
         Ok(bytes)
     }
 }
 
-/// Returns the rows of a table, its columns, and the bytes of the file for each row and for each batch.
-fn batches(file: &Metered<'_>, content: Content) -> io::Result<(Batches, SchemaRef, [f64; 2])> {
+/// Returns the rows of a table in batches, the number of batches, and the columns.
+fn batches(file: &Metered<'_>, content: Content) -> io::Result<(Batches, u64, SchemaRef)> {
     let plain = file.try_clone()?;
-    let bytes = file.bytes as f64;
     if content == Content::Arrow {
         let reader = FileReader::try_new(BufReader::new(plain), None).map_err(io::Error::other)?;
-        let (schema, per_batch) = (reader.schema(), bytes / reader.num_batches().max(1) as f64);
-        return Ok((Box::new(reader.fuse()), schema, [0.0, per_batch]));
+        let (count, schema) = (reader.num_batches() as u64, reader.schema());
+        return Ok((Box::new(reader.fuse()), count, schema));
     }
-    let builder = ParquetRecordBatchReaderBuilder::try_new(plain)?;
-    let (schema, rows) = (builder.schema().clone(), builder.metadata().file_metadata().num_rows());
-    Ok((Box::new(builder.build()?.fuse()), schema, [bytes / rows.max(1) as f64, 0.0]))
+    let builder = ParquetRecordBatchReaderBuilder::try_new(plain)?.with_batch_size(ROWS);
+    let (rows, schema) = (builder.metadata().file_metadata().num_rows(), builder.schema().clone());
+    Ok((Box::new(builder.build()?.fuse()), rows.max(0).unsigned_abs().div_ceil(ROWS as u64), schema))
 }
 
 /// Returns the values of a column of lists, and the places of each row's values among them. A list without a value has none.
