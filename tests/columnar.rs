@@ -17,6 +17,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use tempfile::TempDir;
 
+use super::predictions::write_several_labels;
 use crate::common::command::{run, succeeds};
 
 struct Folder(TempDir);
@@ -243,6 +244,45 @@ fn predictions_are_those_of_the_csv() {
     let table = read(&many);
     assert_eq!((table.num_rows(), table.schema().field(0).name().as_str()), (2 * rows.len(), "data"));
     assert_eq!(table.column_by_name("vertex").unwrap().as_string::<i32>().value(rows.len() + 1), "1");
+}
+
+/// Ids of an edge list are numbers, also if they are not 0, 1, ...
+#[test]
+fn ids_that_were_renumbered_come_out_as_numbers() {
+    let folder = Folder::new();
+    fs::write(folder.path("e.txt"), "700 30\n30 5000000000\n5000000000 700\n").unwrap();
+    let [edges, set, model, out] = ["e.txt", "set", "run", "p.arrow"].map(|name| folder.path(name));
+    succeeds(&["data", "import", "edges", &edges, &set, "--symmetrise"]);
+    let karate = ["train", "--data", "builtin:karate", "--epochs", "2", "--make-features", "degree"];
+    succeeds(&[&karate[..], &["--checkpoint", &model]].concat());
+    succeeds(&["infer", "--checkpoint", &model, "--data", &set, "--out", &out]);
+    let ids = read(&out).column_by_name("vertex").unwrap().as_primitive::<Int64Type>().values().to_vec();
+    assert_eq!(ids, [30, 700, 5_000_000_000]);
+}
+
+#[test]
+fn several_labels_are_lists() {
+    let folder = Folder::new();
+    let [set, model, out, csv] = ["set", "run", "p.parquet", "p.csv"].map(|name| folder.path(name));
+    write_several_labels(&set);
+    succeeds(&["train", "--data", &set, "--epochs", "100", "--checkpoint", &model, "--lr", "0.05"]);
+    for out in [&out, &csv] {
+        succeeds(&["infer", "--checkpoint", &model, "--data", &set, "--out", out]);
+    }
+    let table = read(&out);
+    let joined = |name: &str, row: usize| {
+        let list = table.column_by_name(name).unwrap().as_list::<i32>().value(row);
+        let texts: Vec<String> = match name {
+            "prediction" => list.as_primitive::<Int64Type>().values().iter().map(i64::to_string).collect(),
+            _ => list.as_primitive::<Float32Type>().values().iter().map(f32::to_string).collect(),
+        };
+        texts.join(";")
+    };
+    for (row, want) in csv::Reader::from_path(&csv).unwrap().records().enumerate() {
+        let want = want.unwrap();
+        assert_eq!([joined("prediction", row), joined("probability", row)], [&want[1], &want[2]]);
+        assert_eq!(&want[1], ["0;2", "1;2"][row % 2]);
+    }
 }
 
 #[test]

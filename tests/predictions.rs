@@ -136,10 +136,8 @@ fn a_new_graph_without_labels_gets_the_classes_of_the_training() {
     assert!(table[1..].iter().all(|row| ["0", "1"].contains(&row[1].as_str())), "{table:?}");
 }
 
-#[test]
-fn several_labels_per_vertex_are_listed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+/// Writes a dataset whose even vertices have the labels 0 and 2, and whose odd ones have 1 and 2.
+pub fn write_several_labels(folder: &str) {
     let n = 40;
     let edges: Vec<(u32, u32)> =
         (0..n as u32).flat_map(|v| [(v, (v + 2) % n as u32), ((v + 2) % n as u32, v)]).collect();
@@ -148,8 +146,15 @@ fn several_labels_per_vertex_are_listed() {
     let all: Vec<i64> = (0..n as i64).collect();
     let arrays = Arrays::new(Graph::from_edges(n, &edges).unwrap()).features(x).multi_labels(labels);
     let data = Dataset::from_arrays(arrays.train(&all[..20]).val(&all[20..30]).test(&all[30..])).unwrap();
-    data.write(path("set")).unwrap();
+    data.write(folder).unwrap();
+}
+
+#[test]
+fn several_labels_per_vertex_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (set, model, out) = (path("set"), path("run"), path("out.csv"));
+    write_several_labels(&set);
     succeeds(&["train", "--data", &set, "--epochs", "100", "--checkpoint", &model, "--lr", "0.05"]);
     let flags = ["--metric", "macro-f1,roc-auc,confusion", "--json", "--scores", "probabilities"];
     let infer = ["infer", "--checkpoint", &model, "--data", &set, "--out", &out];

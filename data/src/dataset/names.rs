@@ -43,6 +43,22 @@ impl VertexNames {
         Ok(lines(dir, vertices)?.map(Self))
     }
 
+    /// Returns whether the names are numbers.
+    pub fn are_numbers(&self) -> bool {
+        matches!(self.0, Kind::Numbers(_))
+    }
+
+    /// Returns the name of a vertex if it is a number.
+    ///
+    /// # Panics
+    /// If there is no such vertex.
+    pub fn number(&self, vertex: usize) -> Option<i64> {
+        match &self.0 {
+            Kind::Numbers(ids) => Some(ids[vertex]),
+            Kind::Lines(..) => None,
+        }
+    }
+
     /// Returns the name of a vertex: a line of a file, which need not be UTF-8, or a number.
     ///
     /// # Panics

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use arrow_array::builder::{Float32Builder, Int64Builder, ListBuilder, StringBuilder};
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow_ipc::writer::FileWriter;
+use arrow_schema::SchemaRef;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 
-use super::predictions::{Columns, Row};
-use super::table_file::TableFormat;
+use super::predictions::{Columns, Row, VertexName};
 use crate::model::LabelKind;
 use crate::output::OutputFile;
 
@@ -26,15 +26,11 @@ const ROW_GROUP_BYTES: usize = 64 << 20;
 
 /// A file of typed columns.
 pub(super) struct ColumnsFile {
-    /// The file until the columns are known.
-    file: Option<OutputFile>,
-    format: TableFormat,
-    writer: Option<Writer>,
+    writer: Writer,
     rows: Rows,
 }
 
 enum Writer {
-    /// Compressed by Snappy, as other programs do by default.
     Parquet(ArrowWriter<OutputFile>),
     Arrow(FileWriter<OutputFile>),
 }
@@ -43,33 +39,30 @@ enum Writer {
 #[derive(Default)]
 struct Rows {
     data: Vec<String>,
-    vertices: Vec<String>,
+    /// The vertices, if all of them are numbers.
+    numbers: Vec<i64>,
+    /// The vertices otherwise.
+    names: Vec<String>,
     predicted: Vec<Vec<usize>>,
     probabilities: Vec<Vec<f32>>,
     scores: Vec<Vec<f32>>,
 }
 
 impl ColumnsFile {
-    pub(super) fn new(file: OutputFile, format: TableFormat) -> Self {
-        Self { file: Some(file), format, writer: None, rows: Rows::default() }
+    /// Starts a Parquet file, compressed with Snappy, as other programs do by default.
+    pub(super) fn parquet(file: OutputFile, columns: &Columns) -> io::Result<Self> {
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
+            .build();
+        let writer = Writer::Parquet(ArrowWriter::try_new(file, schema(columns)?, Some(properties))?);
+        Ok(Self { writer, rows: Rows::default() })
     }
 
-    /// Writes the head of the file.
-    pub(super) fn start(&mut self, columns: &Columns) -> io::Result<()> {
-        let Some(file) = self.file.take() else { return Ok(()) };
-        // Without rows, the types are known as well.
-        let batch = Rows::default().batch(columns)?;
-        self.writer = Some(match self.format {
-            TableFormat::Parquet => {
-                let properties = WriterProperties::builder()
-                    .set_compression(Compression::SNAPPY)
-                    .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
-                    .build();
-                Writer::Parquet(ArrowWriter::try_new(file, batch.schema(), Some(properties))?)
-            }
-            _ => Writer::Arrow(FileWriter::try_new(file, &batch.schema()).map_err(io::Error::other)?),
-        });
-        Ok(())
+    /// Starts an Arrow file.
+    pub(super) fn arrow(file: OutputFile, columns: &Columns) -> io::Result<Self> {
+        let writer = FileWriter::try_new(file, schema(columns)?.as_ref()).map_err(io::Error::other)?;
+        Ok(Self { writer: Writer::Arrow(writer), rows: Rows::default() })
     }
 
     pub(super) fn write(&mut self, columns: &Columns, row: Row<'_>) -> io::Result<()> {
@@ -77,7 +70,11 @@ impl ColumnsFile {
         if columns.is_of_many {
             rows.data.push(row.spec.into());
         }
-        rows.vertices.push(String::from_utf8_lossy(&row.vertex).into_owned());
+        match &row.vertex {
+            VertexName::Number(number) if columns.vertices_are_numbers => rows.numbers.push(*number),
+            VertexName::Number(number) => rows.names.push(number.to_string()),
+            VertexName::Text(text) => rows.names.push(String::from_utf8_lossy(text).into_owned()),
+        }
         rows.probabilities.push(row.predicted.iter().map(|&class| row.shares[class]).collect());
         rows.scores.push(columns.scores_of(&row).to_vec());
         rows.predicted.push(row.predicted);
@@ -87,21 +84,24 @@ impl ColumnsFile {
     fn flush(&mut self, columns: &Columns) -> io::Result<()> {
         let batch = std::mem::take(&mut self.rows).batch(columns)?;
         match &mut self.writer {
-            Some(Writer::Parquet(writer)) => Ok(writer.write(&batch)?),
-            Some(Writer::Arrow(writer)) => writer.write(&batch).map_err(io::Error::other),
-            None => Ok(()),
+            Writer::Parquet(writer) => Ok(writer.write(&batch)?),
+            Writer::Arrow(writer) => writer.write(&batch).map_err(io::Error::other),
         }
     }
 
     /// Writes the last rows, and completes the file.
-    pub(super) fn finish(mut self, columns: Option<&Columns>) -> io::Result<()> {
-        columns.map_or(Ok(()), |columns| self.flush(columns))?;
+    pub(super) fn finish(mut self, columns: &Columns) -> io::Result<()> {
+        self.flush(columns)?;
         match self.writer {
-            Some(Writer::Parquet(writer)) => writer.into_inner()?.finish(),
-            Some(Writer::Arrow(writer)) => writer.into_inner().map_err(io::Error::other)?.finish(),
-            None => Ok(()),
+            Writer::Parquet(writer) => writer.into_inner()?.finish(),
+            Writer::Arrow(writer) => writer.into_inner().map_err(io::Error::other)?.finish(),
         }
     }
+}
+
+/// Returns the titles and types of the columns, which are those of no rows.
+fn schema(columns: &Columns) -> io::Result<SchemaRef> {
+    Ok(Rows::default().batch(columns)?.schema())
 }
 
 impl Rows {
@@ -110,7 +110,11 @@ impl Rows {
         if columns.is_of_many {
             named.push(("data".into(), Arc::new(StringArray::from_iter_values(&self.data))));
         }
-        named.push(("vertex".into(), self.vertices(columns)));
+        let vertices: ArrayRef = match columns.vertices_are_numbers {
+            true => Arc::new(Int64Array::from_iter_values(self.numbers.iter().copied())),
+            false => Arc::new(StringArray::from_iter_values(&self.names)),
+        };
+        named.push(("vertex".into(), vertices));
         named.push(("prediction".into(), self.predictions(columns)));
         named.push(("probability".into(), self.probabilities(columns)));
         for (at, title) in columns.score_titles().enumerate() {
@@ -119,14 +123,6 @@ impl Rows {
         // All batches have the same columns, whether or not they have nulls.
         let nullable = named.into_iter().map(|(title, values)| (title, values, true));
         RecordBatch::try_from_iter_with_nullable(nullable).map_err(io::Error::other)
-    }
-
-    fn vertices(&self, columns: &Columns) -> ArrayRef {
-        // Of several datasets, some may have names.
-        if columns.vertices_have_names || columns.is_of_many {
-            return Arc::new(StringArray::from_iter_values(&self.vertices));
-        }
-        Arc::new(Int64Array::from_iter(self.vertices.iter().map(|vertex| vertex.parse::<i64>().ok())))
     }
 
     fn predictions(&self, columns: &Columns) -> ArrayRef {

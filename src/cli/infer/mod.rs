@@ -58,9 +58,10 @@ pub(super) struct InferArgs {
     /// Storage of vertex matrices: f32 or bf16 [default: as in training; with --weights, f32]
     #[arg(long, value_name = "DTYPE", hide_possible_values = true)]
     dtype: Option<DtypeArg>,
-    /// Write the predictions to FILE: a table of vertex, prediction and probability (.csv or .tsv; .parquet, .arrow or .feather
-    /// if built with the feature parquet), or the logits as f32 of shape [vertices, classes] (.npy). Vertices have their original names and order. With several --data: to one table
-    /// FILE, or as .npy files named after DATA to a folder FILE
+    /// Write the predictions to FILE: a table of vertex, prediction and probability (.csv or .tsv; .parquet, .arrow or
+    /// .feather if built with the feature parquet), or the logits as f32 of shape [vertices, classes] (.npy). Vertices have
+    /// their original names and order. With several --data: to one table FILE, or as .npy files named after DATA to a folder
+    /// FILE
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// In a table, a column for each class: none, probabilities or logits

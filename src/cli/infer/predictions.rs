@@ -27,8 +27,7 @@ pub(super) enum Format {
 #[cfg(feature = "parquet")]
 pub(super) const TABLES: &str = ".csv, .tsv, .parquet or .arrow";
 #[cfg(not(feature = "parquet"))]
-pub(super) const TABLES: &str =
-    ".csv or .tsv; with the feature `parquet`, this program would also write .parquet and .arrow";
+pub(super) const TABLES: &str = ".csv or .tsv";
 
 /// What a table has of every class, beside the predicted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -44,6 +43,7 @@ impl Format {
     /// # Errors
     /// [`Error::Value`] for another extension.
     pub(super) fn of(path: &Path) -> Result<Self> {
+        let wrong = |expected: String| Err(Error::Value { option: "out", value: path.display().to_string(), expected });
         match path.extension().map(|extension| extension.to_ascii_lowercase()).as_deref().map(|e| e.to_str()) {
             None | Some(Some("npy")) => Ok(Self::Npy),
             Some(Some("csv")) => Ok(Self::Table(TableFormat::Text(b','))),
@@ -52,11 +52,12 @@ impl Format {
             Some(Some("parquet")) => Ok(Self::Table(TableFormat::Parquet)),
             #[cfg(feature = "parquet")]
             Some(Some("arrow" | "feather")) => Ok(Self::Table(TableFormat::Arrow)),
-            Some(_) => Err(Error::Value {
-                option: "out",
-                value: path.display().to_string(),
-                expected: format!("end the name in {TABLES} (a table of predictions), or in .npy (the logits)"),
-            }),
+            #[cfg(not(feature = "parquet"))]
+            Some(Some("parquet" | "arrow" | "feather")) => wrong(format!(
+                "this program was built without the feature `parquet`; build it with `--features parquet`, or end the name \
+                 in {TABLES}"
+            )),
+            Some(_) => wrong(format!("end the name in {TABLES} (a table of predictions), or in .npy (the logits)")),
         }
     }
 }
@@ -82,30 +83,43 @@ impl Names {
         Ok(Self { names, places })
     }
 
-    /// Returns the name of a vertex, or else its id.
-    fn get(&self, vertex: usize) -> Cow<'_, [u8]> {
-        let place = self.places.as_ref().map_or(vertex, |places| places[vertex] as usize);
-        self.names.as_ref().map_or_else(|| vertex.to_string().into_bytes().into(), |names| names.get(place))
+    /// Returns whether vertices are numbers: those of the imported file, or else their ids.
+    fn are_numbers(&self) -> bool {
+        self.names.as_ref().is_none_or(VertexNames::are_numbers)
     }
+
+    fn get(&self, vertex: usize) -> VertexName<'_> {
+        let Some(names) = &self.names else { return VertexName::Number(vertex as i64) };
+        let place = self.places.as_ref().map_or(vertex, |places| places[vertex] as usize);
+        names.number(place).map_or_else(|| VertexName::Text(names.get(place)), VertexName::Number)
+    }
+}
+
+/// What a vertex is called in a table.
+pub(super) enum VertexName<'a> {
+    Number(i64),
+    /// Text, which need not be UTF-8.
+    Text(Cow<'a, [u8]>),
 }
 
 /// A table of predictions that is being written.
 pub(super) struct Table {
-    file: TableFile,
+    /// The file, until the first dataset says what the columns are.
+    empty: Option<OutputFile>,
+    started: Option<TableFile>,
     path: PathBuf,
+    format: TableFormat,
     scores: Scores,
     /// Whether the first column tells the dataset.
     is_of_many: bool,
-    /// What the columns are, once the first row is written.
-    columns: Option<Columns>,
 }
 
 /// What the columns of a table are.
 pub(super) struct Columns {
     pub is_of_many: bool,
-    /// Whether the vertices have names. Otherwise, and if there is one dataset, they are numbers.
+    /// Whether all vertices are numbers.
     #[cfg_attr(not(feature = "parquet"), allow(dead_code))] // only columns with types depend on it
-    pub vertices_have_names: bool,
+    pub vertices_are_numbers: bool,
     pub labels: LabelKind,
     /// The names of the classes, or else their numbers.
     pub classes: Vec<String>,
@@ -117,7 +131,7 @@ pub(super) struct Columns {
 /// A row of a table.
 pub(super) struct Row<'a> {
     pub spec: &'a str,
-    pub vertex: Cow<'a, [u8]>,
+    pub vertex: VertexName<'a>,
     /// The predicted classes: at most one, unless vertices have several labels.
     pub predicted: Vec<usize>,
     /// The probability of each class.
@@ -162,8 +176,8 @@ impl Table {
     /// # Errors
     /// [`Error::Io`].
     pub(super) fn create(path: &Path, format: TableFormat, scores: Scores, is_of_many: bool) -> Result<Self> {
-        let file = TableFile::new(OutputFile::create(path).map_err(unwritten(path))?, format);
-        Ok(Self { file, path: path.into(), scores, is_of_many, columns: None })
+        let empty = Some(OutputFile::create(path).map_err(unwritten(path))?);
+        Ok(Self { empty, started: None, path: path.into(), format, scores, is_of_many })
     }
 
     /// Writes a row for each vertex, in the original order. The first dataset decides the names of the classes.
@@ -176,31 +190,31 @@ impl Table {
 
     fn write_rows(&mut self, predictor: &Predictor, predicted: &Predicted<'_>) -> io::Result<()> {
         let Predicted { spec, data, names, logits } = predicted;
-        if self.columns.is_none() {
+        if let Some(file) = self.empty.take() {
             let Classes { labels, names: classes } = predictor.classes_for(data);
-            let classes = classes.filter(|classes| classes.len() == logits.ncols());
             let columns = Columns {
                 is_of_many: self.is_of_many,
-                vertices_have_names: names.names.is_some(),
+                // Of several datasets, some may have names.
+                vertices_are_numbers: names.are_numbers() && !self.is_of_many,
                 labels,
-                classes_have_names: classes.is_some(),
+                classes_have_names: classes.as_ref().is_some_and(|classes| classes.len() == logits.ncols()),
                 classes: named_classes(classes, logits.ncols()),
                 scores: self.scores,
             };
-            self.file.start(&columns)?;
-            self.columns = Some(columns);
+            self.started = Some(TableFile::start(file, self.format, columns)?);
         }
-        let Some(columns) = &self.columns else { return Ok(()) };
+        let Some(file) = &mut self.started else { return Ok(()) };
+        let labels = file.columns().labels;
         let order = data.permutation().map(Permutation::new_of_old);
         for vertex in 0..logits.nrows() {
             let logits = logits.row(order.map_or(vertex, |order| order[vertex] as usize));
-            let predicted = match columns.labels {
+            let predicted = match labels {
                 LabelKind::Class => predicted_class(logits).into_iter().collect(),
                 LabelKind::Multi => (0..logits.len()).filter(|&class| logits[class] > 0.0).collect(),
             };
-            let shares = probabilities(logits, columns.labels);
+            let shares = probabilities(logits, labels);
             let logits = logits.to_slice().expect("logits are row-major");
-            self.file.write(columns, Row { spec, vertex: names.get(vertex), predicted, shares, logits })?;
+            file.write(Row { spec, vertex: names.get(vertex), predicted, shares, logits })?;
         }
         Ok(())
     }
@@ -210,7 +224,7 @@ impl Table {
     /// # Errors
     /// [`Error::Io`].
     pub(super) fn finish(self) -> Result<()> {
-        self.file.finish(self.columns.as_ref()).map_err(unwritten(&self.path))
+        self.started.map_or(Ok(()), TableFile::finish).map_err(unwritten(&self.path))
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 
 #[cfg(feature = "parquet")]
 use super::columns_file::ColumnsFile;
-use super::predictions::{Columns, Row};
+use super::predictions::{Columns, Row, VertexName};
 use crate::output::OutputFile;
 
 /// The format of a table.
@@ -20,48 +20,52 @@ pub(super) enum TableFormat {
 }
 
 /// A file that gets the rows of a table.
-pub(super) enum TableFile {
+pub(super) struct TableFile {
+    columns: Columns,
+    writer: Writer,
+}
+
+enum Writer {
     Text(Box<csv::Writer<OutputFile>>),
     #[cfg(feature = "parquet")]
     Columns(Box<ColumnsFile>),
 }
 
 impl TableFile {
-    pub(super) fn new(file: OutputFile, format: TableFormat) -> Self {
-        match format {
+    /// Writes what the columns are. Rows follow.
+    pub(super) fn start(file: OutputFile, format: TableFormat, columns: Columns) -> io::Result<Self> {
+        let writer = match format {
             TableFormat::Text(separator) => {
-                Self::Text(Box::new(csv::WriterBuilder::new().delimiter(separator).from_writer(file)))
+                let mut writer = csv::WriterBuilder::new().delimiter(separator).from_writer(file);
+                write_titles(&mut writer, &columns)?;
+                Writer::Text(Box::new(writer))
             }
             #[cfg(feature = "parquet")]
-            TableFormat::Parquet | TableFormat::Arrow => Self::Columns(Box::new(ColumnsFile::new(file, format))),
-        }
+            TableFormat::Parquet => Writer::Columns(Box::new(ColumnsFile::parquet(file, &columns)?)),
+            #[cfg(feature = "parquet")]
+            TableFormat::Arrow => Writer::Columns(Box::new(ColumnsFile::arrow(file, &columns)?)),
+        };
+        Ok(Self { columns, writer })
     }
 
-    /// Writes what the columns are. Rows follow.
-    pub(super) fn start(&mut self, columns: &Columns) -> io::Result<()> {
-        match self {
-            Self::Text(writer) => Ok(write_titles(writer, columns)?),
-            #[cfg(feature = "parquet")]
-            Self::Columns(file) => file.start(columns),
-        }
+    pub(super) fn columns(&self) -> &Columns {
+        &self.columns
     }
 
-    pub(super) fn write(&mut self, columns: &Columns, row: Row<'_>) -> io::Result<()> {
-        match self {
-            Self::Text(writer) => Ok(write_row(writer, columns, &row)?),
+    pub(super) fn write(&mut self, row: Row<'_>) -> io::Result<()> {
+        match &mut self.writer {
+            Writer::Text(writer) => Ok(write_row(writer, &self.columns, &row)?),
             #[cfg(feature = "parquet")]
-            Self::Columns(file) => file.write(columns, row),
+            Writer::Columns(file) => file.write(&self.columns, row),
         }
     }
 
     /// Completes the file.
-    pub(super) fn finish(self, columns: Option<&Columns>) -> io::Result<()> {
-        #[cfg(not(feature = "parquet"))]
-        let _ = columns;
-        match self {
-            Self::Text(writer) => writer.into_inner().map_err(csv::IntoInnerError::into_error)?.finish(),
+    pub(super) fn finish(self) -> io::Result<()> {
+        match self.writer {
+            Writer::Text(writer) => writer.into_inner().map_err(csv::IntoInnerError::into_error)?.finish(),
             #[cfg(feature = "parquet")]
-            Self::Columns(file) => file.finish(columns),
+            Writer::Columns(file) => file.finish(&self.columns),
         }
     }
 }
@@ -79,7 +83,10 @@ fn write_row(writer: &mut csv::Writer<OutputFile>, columns: &Columns, row: &Row<
     if columns.is_of_many {
         writer.write_field(row.spec)?;
     }
-    writer.write_field(&row.vertex)?;
+    match &row.vertex {
+        VertexName::Number(number) => writer.write_field(number.to_string())?,
+        VertexName::Text(text) => writer.write_field(text)?,
+    }
     writer.write_field(listed(row, |class| columns.classes[class].clone()))?;
     writer.write_field(listed(row, |class| row.shares[class].to_string()))?;
     columns.scores_of(row).iter().try_for_each(|score| writer.write_field(score.to_string()))?;
