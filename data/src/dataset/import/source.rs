@@ -73,7 +73,7 @@ fn table_text(file: Metered<'_>, content: Content) -> io::Result<super::columnar
 #[cfg(not(feature = "parquet"))]
 fn table_text(_: Metered<'_>, _: Content) -> io::Result<io::Empty> {
     Err(io::Error::other(
-        "this program was built without the feature `parquet`; build it with `--features parquet`, or save the table as CSV",
+        "this program was built without the feature `parquet`; build it with that feature, or save the table as CSV",
     ))
 }
 
