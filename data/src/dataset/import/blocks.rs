@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::io::Read;
 use std::rc::Rc;
 
-use super::source::read_full;
 use crate::dataset::error::{Error, Result};
 
 /// Bytes read at a time. A longer line is refused.
@@ -50,10 +49,13 @@ impl<R: Read> Blocks<R> {
         }
         let have = self.rest.len();
         let mut block = std::mem::take(&mut self.rest);
-        block.resize(BLOCK_BYTES, 0);
-        let bytes = read_full(&mut self.from, &mut block[have..])
-            .map_err(|e| self.wrong(format!("cannot be read to its end: {e}")))?;
-        block.truncate(have + bytes);
+        let room = BLOCK_BYTES - have;
+        if self.started {
+            // The first block was full. Most files have no second one, and are much smaller than a block.
+            block.reserve_exact(room);
+        }
+        let read = self.from.by_ref().take(room as u64).read_to_end(&mut block);
+        read.map_err(|e| self.wrong(format!("cannot be read to its end: {e}")))?;
         self.done = block.len() < BLOCK_BYTES;
         if !self.started {
             self.started = true;

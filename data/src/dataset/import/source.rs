@@ -176,7 +176,7 @@ impl Seek for Metered<'_> {
 }
 
 /// Reads until the buffer is full or the source ends.
-pub(super) fn read_full(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+fn read_full(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
         match from.read(&mut buffer[have..]) {
