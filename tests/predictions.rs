@@ -203,6 +203,47 @@ fn metrics_of_unbalanced_classes_are_printed() {
     }
 }
 
+/// The metrics after a training are those of its best epoch, on any devices and on mini-batches.
+#[test]
+fn training_measures_what_infer_measures() {
+    let folder = tempfile::tempdir().unwrap();
+    let asked = ["--metric", "macro-f1,roc-auc,confusion", "--json"];
+    let measured = |text: &str| -> [Value; 3] {
+        let line: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        ["test_macro_f1", "test_roc_auc", "test_confusion"].map(|name| line[name].clone())
+    };
+    let devices: [&[&str]; 3] = [
+        &[],
+        &["--devices", "sim:2", "--device-memory", "100KiB", "--memory", "lru"],
+        &["--batch", "64", "--fanout", "5,5"],
+    ];
+    for (number, flags) in devices.into_iter().enumerate() {
+        let model = folder.path().join(number.to_string()).to_str().unwrap().to_owned();
+        let train = ["train", "--epochs", "60", "--checkpoint", &model];
+        let text = succeeds(&[&train[..], flags, &asked].concat());
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [summary, metrics] = &lines[lines.len() - 2..] else { unreachable!("a run has a summary") };
+        assert_eq!((&summary["event"], &metrics["event"]), (&"summary".into(), &"metrics".into()));
+        assert_eq!(summary["best_epoch"], metrics["epoch"]);
+        let infer = |checkpoint: &str| {
+            measured(&succeeds(
+                &[&["infer", "--checkpoint", checkpoint, "--data", "builtin:planted"], &asked[..]].concat(),
+            ))
+        };
+        let found = measured(&text);
+        assert!(found.iter().all(|value| !value.is_null()), "{flags:?}: {found:?}");
+        assert_eq!(found, infer(&model), "{flags:?}");
+        assert_ne!(found, infer(&format!("{model}/epoch-00000060")), "{flags:?}: the last epoch is not the best");
+    }
+    let text = succeeds(&["train", "--epochs", "3", "--metric", "roc-auc,confusion"]);
+    for words in ["of epoch", "test ROC-AUC", "test class \\ predicted"] {
+        assert!(text.contains(words), "{text}");
+    }
+    let batches = ["train", "--batch", "64", "--fanout", "5,5", "--eval-fanout", "5,5", "--metric", "macro-f1"];
+    let (code, _, errors) = run(&batches);
+    assert!(code == Some(2) && errors.contains("--metric") && errors.contains("--eval-fanout"), "{errors}");
+}
+
 #[test]
 fn what_cannot_be_written_is_refused_and_nothing_is_lost() {
     let folder = Trained::new();

@@ -20,6 +20,7 @@ mod infer;
 mod kernel_times;
 mod limits;
 mod manual;
+mod metrics;
 mod model;
 mod new;
 mod output;

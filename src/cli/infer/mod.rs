@@ -3,7 +3,6 @@
 #[cfg(feature = "parquet")]
 mod columns_file;
 mod many;
-mod metrics;
 mod predictions;
 mod table_file;
 
@@ -12,9 +11,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use self::metrics::{Measured, Metric};
+pub(super) use self::predictions::named_classes;
 use self::predictions::{Format, Names, Predicted, Scores, TABLES, Table, unwritten, write_logits};
 use super::DeviceArgs;
+use super::metrics::{Measured, Metric};
 use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use super::reorder::{self, ReorderArgs, reordered};

@@ -229,7 +229,7 @@ impl Table {
 }
 
 /// Returns the names of the classes, or else their numbers.
-pub(super) fn named_classes(names: Option<Vec<String>>, classes: usize) -> Vec<String> {
+pub(in crate::cli) fn named_classes(names: Option<Vec<String>>, classes: usize) -> Vec<String> {
     let names = names.filter(|names| names.len() == classes);
     names.unwrap_or_else(|| (0..classes).map(|class| class.to_string()).collect())
 }

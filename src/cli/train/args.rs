@@ -8,6 +8,7 @@ use clap::Args;
 
 use crate::cli::DeviceArgs;
 use crate::cli::device::{RecomputeArg, strips};
+use crate::cli::metrics::Metric;
 use crate::cli::model::ModelArgs;
 use crate::cli::output::say;
 use crate::cli::reorder::ReorderArgs;
@@ -334,6 +335,17 @@ pub(in crate::cli) struct OutputArgs {
     /// Write the numbers of each epoch to event files in DIR, for TensorBoard
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
+    /// Metrics beside the accuracy, on the test vertices, with the weights of the best epoch: macro-f1, roc-auc, confusion (as
+    /// scikit-learn defines them)
+    // They take a pass over the whole graph, which `--eval-fanout` is there to avoid.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        hide_possible_values = true,
+        conflicts_with = "eval_fanout"
+    )]
+    pub metric: Vec<Metric>,
     /// Print JSON lines instead of tables
     #[arg(long)]
     pub json: bool,

@@ -57,7 +57,7 @@ impl Majority {
             tries.push(format!("--hidden {USUAL_WIDTH}"));
         }
         if self.share >= UNBALANCED {
-            tries.push("--class-weights balanced (and --metric macro-f1 of `infer`)".into());
+            tries.push("--class-weights balanced (and --metric macro-f1)".into());
         }
         Ok(Some(format!(
             "note: the model is hardly better than predicting class {} for every vertex; try {} or another --lr or --model",

@@ -11,10 +11,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use super::defaults::{self, Chosen};
 use super::failure;
 use super::kernel_times::KernelWatch;
-use super::output::{self, json_line, percent, print, say};
+use super::metrics::Measured;
+use super::output::{self, facts, json_line, percent, print, say};
 use super::page::PageFile;
 use super::reorder::reordered;
 use super::run_trace::RunTrace;
@@ -28,6 +31,7 @@ use crate::ranks::Ranks;
 use crate::runtime::TraceFile;
 use crate::train::{CheckpointWriter, RunLock, Trainer};
 
+use args::OutputArgs;
 pub(super) use args::{BatchArgs, DrawArgs, TrainArgs};
 use majority::Majority;
 use recovery::{QuietPanics, Recovery, batches_done};
@@ -113,7 +117,31 @@ pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
         }
         (ended, traced) => ended.and(traced)?,
     }
-    Ok(if is_cut_short(args, &trainer, &watch) { watch.exit_code() } else { ExitCode::SUCCESS })
+    if is_cut_short(args, &trainer, &watch) {
+        return Ok(watch.exit_code());
+    }
+    if !args.output.metric.is_empty() {
+        measure(&args.output, &data, trainer)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what `--metric` asks for. The devices hold nothing of the training then, so the pass has their whole memory.
+fn measure(output: &OutputArgs, data: &Dataset, trainer: Trainer) -> Result<()> {
+    let epoch = trainer.best().map(|best| best.epoch);
+    let predictor = trainer.predictor()?;
+    drop(trainer);
+    let prediction = predictor.run(data)?;
+    let measured = Measured::of(&output.metric, data, &predictor, prediction.logits.view());
+    if output.json {
+        let mut line = json!({"event": "metrics", "dataset": data.name(), "epoch": epoch});
+        measured.add_to(&mut line);
+        return json_line(&line);
+    }
+    let mut rows = vec![("metrics", epoch.map_or_else(|| "-".into(), |epoch| format!("of epoch {epoch}")))];
+    rows.extend(measured.rows());
+    print(&format!("\n{}", facts(&rows)))?;
+    measured.confusion_table().map_or(Ok(()), |table| print(&format!("\n{table}")))
 }
 
 /// Reads the data, and chooses the flags that were not given. Returns the data in the order of the run, the model, and what was

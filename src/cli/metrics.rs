@@ -1,11 +1,11 @@
-//! What `lapidary infer --metric` measures and shows.
+//! What `--metric` of `infer` and `train` measures and shows.
 
 use clap::ValueEnum;
 use ndarray::{Array2, ArrayView2};
 use serde_json::{Value, json};
 
-use super::predictions::named_classes;
-use crate::cli::output::{align, count, one_line, percent, table};
+use super::infer::named_classes;
+use super::output::{align, count, one_line, percent, table};
 use crate::dataset::{Dataset, TEST};
 use crate::infer::{Predictor, SplitPredictions};
 
