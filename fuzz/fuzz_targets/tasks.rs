@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
     let capacity_bytes = least + ((most - least) / 8).saturating_mul(first as u64 & 7);
     let objective = if first & 8 == 0 { Objective::Both } else { Objective::Loads };
     let epoch = if first & 16 == 0 { Epoch::Cold } else { Epoch::Steady };
-    let limit = Limit { states: 2_000, small_states: 2_000 };
+    let limit = Limit { states: 2_000, small_states: 2_000, bounds: true };
     for policy in Policy::ALL {
         let request = Request { policy, objective, epoch: epoch.clone(), capacity_bytes, order: None, limit };
         let outcome = plan(&graph, &request).expect("the request names no order and no boundary");

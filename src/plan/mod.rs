@@ -83,14 +83,21 @@ impl Method {
         self.policy == Policy::Optimal && *epoch == Epoch::Steady
     }
 
+    /// Returns the settings for plans of which nobody asks how far they are from the least bytes.
+    pub(crate) fn without_bounds(self) -> Self {
+        Self { limit: Limit { bounds: false, ..self.limit }, ..self }
+    }
+
     /// Returns the settings for plans by which layouts are compared.
     pub(crate) fn quick(self) -> Self {
-        Self { limit: Limit { states: self.limit.states.min(QUICK_STATES), ..self.limit }, checks: false, ..self }
+        let limit = Limit { states: self.limit.states.min(QUICK_STATES), ..self.limit };
+        Self { limit, checks: false, ..self }.without_bounds()
     }
 
     /// Returns the settings for a plan as [`Method::quick`] makes it, but checked, so that it can run.
     pub(crate) fn quick_and_checked(self) -> Self {
-        Self { checks: true, ..self.quick() }
+        let quick = self.quick();
+        Self { limit: Limit { bounds: self.limit.bounds, ..quick.limit }, checks: true, ..quick }
     }
 }
 

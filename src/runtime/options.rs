@@ -251,7 +251,7 @@ impl RunOptions {
     }
 
     pub(crate) fn method(&self) -> Method {
-        Method { policy: self.memory, ..Method::default() }
+        Method { policy: self.memory, ..Method::default() }.without_bounds()
     }
 
     /// Returns the part of each device of every rank, predicted by the learned `model` if there is one. Rank 0 decides.

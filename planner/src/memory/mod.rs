@@ -158,6 +158,9 @@ pub struct Limit {
     /// The same for smaller graphs, which are meant to be planned exactly. The default is so large that reaching it
     /// takes patience. A state takes some hundred bytes.
     pub small_states: usize,
+    /// Whether plans of `none`, `lru` and `roc` get a lower bound, which takes longer than the plans of the first two.
+    /// Without it, [`Plan::lower_bound_bytes`] is 0.
+    pub bounds: bool,
 }
 
 impl Limit {
@@ -170,7 +173,7 @@ impl Limit {
 
 impl Default for Limit {
     fn default() -> Self {
-        Self { states: 1_000_000, small_states: 10_000_000 }
+        Self { states: 1_000_000, small_states: 10_000_000, bounds: true }
     }
 }
 
@@ -314,7 +317,8 @@ pub fn plan(graph: &TaskGraph, request: &Request) -> Result<Outcome, PlanError> 
     }
     let states = if graph.ops().len() <= Limit::SMALL_OPS { request.limit.small_states } else { request.limit.states };
     let baseline = |plan: Plan, exact| {
-        let lower_bound_bytes = optimal::lower_bound_bytes(&problem, plan.cost_bytes(request.objective));
+        let bound = || optimal::lower_bound_bytes(&problem, plan.cost_bytes(request.objective));
+        let lower_bound_bytes = if request.limit.bounds { bound() } else { 0 };
         Plan { exact, lower_bound_bytes, ..plan }
     };
     let plan = match request.policy {
