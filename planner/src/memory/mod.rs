@@ -236,7 +236,7 @@ pub struct Plan {
     pub peak_bytes: u64,
     /// Lower bound on the cost of any plan, of any policy and in any order that the request allows, in the objective's
     /// measure. With more than [`Limit::LARGE_OPS`] ops, it is a bound on plans in program order alone, if the request
-    /// does not give another: see [`Plan::is_bound_to_order`].
+    /// does not give another: see [`Plan::is_bound_to_order`]. It is 0 without [`Limit::bounds`], except for `optimal`.
     pub lower_bound_bytes: u64,
     /// The ops in the order in which they run.
     pub steps: Vec<Step>,
