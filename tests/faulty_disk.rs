@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use crate::common::is_long;
 use assert_cmd::cargo::cargo_bin;
 
 /// How call number `k` fails.
@@ -474,7 +475,7 @@ fn some_calls_fail_and_the_next_run_has_the_same_bytes() {
 #[ignore = "full: hundreds of runs: every third call fails in three ways"]
 fn calls_of_a_training_fail() {
     // ci/long has every call.
-    let step = if std::env::var_os("LAPIDARY_LONG").is_some() { 1 } else { 3 };
+    let step = if is_long() { 1 } else { 3 };
     fail_at(&[(RESUMED, step), (NEW, step), (WITHIN, step)]);
 }
 

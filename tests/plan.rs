@@ -1,6 +1,7 @@
 //! The dry run: `lapidary plan` on data and shapes, compared with real runs.
 
 use crate::common::curve::peaks_within_plan;
+use crate::common::is_long;
 use assert_cmd::Command;
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::{ByteSize, Dataset, Devices, MemoryPolicy, Model, Partition, Recompute, Strips, Trainer};
@@ -181,8 +182,7 @@ fn more_memory_is_never_worse() {
 #[ignore = "full: minutes of planning"]
 fn more_memory_is_never_worse_for_wide_models() {
     let mut cases = vec![(Model::gcn(&[64, 128, 128, 16]), EVEN, 3)];
-    // A run of ci/long.
-    if std::env::var_os("LAPIDARY_LONG").is_some() {
+    if is_long() {
         cases.push((Model::gin(&[100, 64, 40]), SPARSE, 1));
         cases.extend([(Model::gcn(&[64, 128, 128, 16]), EVEN, 1), (Model::gat(&[64, 64, 16]), EVEN, 1)]);
     }

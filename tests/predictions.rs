@@ -242,6 +242,7 @@ fn training_measures_what_infer_measures() {
     let batches = ["train", "--batch", "64", "--fanout", "5,5", "--eval-fanout", "5,5", "--metric", "macro-f1"];
     let (code, _, errors) = run(&batches);
     assert!(code == Some(2) && errors.contains("--metric") && errors.contains("--eval-fanout"), "{errors}");
+    assert!(errors.contains("measure a checkpoint with `infer`"), "{errors}");
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! The runtime: the same training on any number of devices with any capacity.
 
 use crate::common::curve::{self, Curve, assert_same};
-use crate::common::{MODELS, Tier};
+use crate::common::{MODELS, Tier, policies};
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::model::ModelConfig;
-use lapidary::{
-    Adam, Arrays, ByteSize, Dataset, Devices, Error, MemoryPolicy, Model, Partition, TraceFile, Trainer, TrainerBuilder,
-};
+use lapidary::{Adam, Arrays, ByteSize, Dataset, Devices, Error, Model, Partition, TraceFile, Trainer, TrainerBuilder};
 use ndarray::Array2;
 
 fn model(name: &str, data: &Dataset, dropout: f32) -> Model {
@@ -75,12 +73,7 @@ fn little_memory(tier: Tier) {
             let two = || builder().devices(Devices::parse("sim:2").unwrap());
             let peak = two().build().unwrap().planned_peak_device_bytes().into_iter().max().unwrap();
             let small = ByteSize::b(peak * 6 / 10);
-            // The best policy plans slowly, and the size of a graph makes no difference to it.
-            let policies = match data.name() {
-                "karate" | "directed-small" => &[MemoryPolicy::Lru, MemoryPolicy::Optimal][..],
-                _ => &[MemoryPolicy::Lru],
-            };
-            for &policy in policies {
+            for &policy in policies(&data) {
                 let what = format!("{name} on {} with {small} and {policy:?}", data.name());
                 let builder = two().device_memory(small).memory(policy).eval_every(3);
                 match builder.clone().build() {

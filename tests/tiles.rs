@@ -1,7 +1,7 @@
 //! Tiles: the same training in memory in which no operation fits as a whole.
 
 use crate::common::curve::{self, Curve, assert_same};
-use crate::common::{Tier, relative_difference};
+use crate::common::{Tier, is_long, policies, relative_difference};
 use lapidary::dataset::generate::{RmatOptions, rmat};
 use lapidary::forecast::{DryRun, Shape, Subject};
 use lapidary::model::ModelConfig;
@@ -15,15 +15,6 @@ const POLICIES: [MemoryPolicy; 4] = [MemoryPolicy::Optimal, MemoryPolicy::Lru, M
 fn model(name: &str, data: &Dataset) -> Model {
     let config = ModelConfig::new(name, &[data.feature_width(), 16, data.class_count()]);
     Model::from_config(config).unwrap().dropout(0.5).heads(2)
-}
-
-/// The policy of tests over many models and graphs. The best one plans slowly, and the size of a graph makes no difference
-/// to it.
-fn policy(data: &Dataset) -> MemoryPolicy {
-    match data.name() {
-        "karate" | "directed-small" => MemoryPolicy::Optimal,
-        _ => MemoryPolicy::Lru,
-    }
 }
 
 /// Trains, and checks that no device exceeds its capacity.
@@ -72,7 +63,7 @@ fn trains_the_same_at_any_capacity(tier: Tier) {
         for &name in tier.models_by_size(&data, &["gcn"]) {
             let model = model(name, &data);
             let builder = || {
-                let builder = Trainer::builder(&model, &data).memory(policy(&data));
+                let builder = Trainer::builder(&model, &data).memory(policies(&data)[0]);
                 builder.partition(Partition::parse("edges").unwrap())
             };
             let want = train(builder(), 3, u64::MAX);
@@ -454,7 +445,9 @@ fn a_checkpoint_goes_on_in_other_tiles() {
 fn a_shape_is_planned_in_tiles_down_to_a_small_share_of_what_it_would_hold() {
     let shape = Shape { vertices: 2_449_029, edges: 126_000_000, features: 104, classes: 47, directed: false };
     let model = Model::gcn(&[104, 256, 256, 47]);
-    for (devices, policy) in [(1, MemoryPolicy::Optimal), (4, MemoryPolicy::Lru)] {
+    // In the CI, four devices are planned quickly.
+    let on_four = if is_long() { MemoryPolicy::Optimal } else { MemoryPolicy::Lru };
+    for (devices, policy) in [(1, MemoryPolicy::Optimal), (4, on_four)] {
         let run = |bytes: u64| {
             let dry_run = DryRun::new(&model, Subject::Shape(shape)).profile("h200").devices(Devices::sim(devices));
             let dry_run = dry_run.policies(&[policy]);

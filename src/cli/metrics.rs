@@ -1,16 +1,25 @@
 //! What `--metric` of `infer` and `train` measures and shows.
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use ndarray::{Array2, ArrayView2};
 use serde_json::{Value, json};
 
 use super::infer::named_classes;
-use super::output::{align, count, one_line, percent, table};
+use super::output::{align, count, one_line, percent, print, table};
 use crate::dataset::{Dataset, TEST};
+use crate::error::Result;
 use crate::infer::{Predictor, SplitPredictions};
 
 /// The most classes whose confusion is shown as a table.
 const MOST_CLASSES: usize = 20;
+
+#[derive(Debug, Args)]
+pub(super) struct MetricArgs {
+    /// Metrics beside the accuracy, on the test vertices: macro-f1, roc-auc, confusion (as scikit-learn defines them); after a
+    /// training, those of its best epoch
+    #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
+    pub metric: Vec<Metric>,
+}
 
 /// A metric on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -74,8 +83,15 @@ impl Measured {
         self.asked.iter().filter_map(row).collect()
     }
 
-    /// Formats the confusion matrix, if it was asked for.
-    pub(super) fn confusion_table(&self) -> Option<String> {
+    /// Prints the confusion matrix below a table of facts, if it was asked for.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::error::Error::Io) when standard output is closed.
+    pub(super) fn print_confusion(&self) -> Result<()> {
+        self.confusion_table().map_or(Ok(()), |table| print(&format!("\n{table}")))
+    }
+
+    fn confusion_table(&self) -> Option<String> {
         if !self.asked.contains(&Metric::Confusion) {
             return None;
         }

@@ -90,14 +90,13 @@ impl Method {
 
     /// Returns the settings for plans by which layouts are compared.
     pub(crate) fn quick(self) -> Self {
-        let limit = Limit { states: self.limit.states.min(QUICK_STATES), ..self.limit };
-        Self { limit, checks: false, ..self }.without_bounds()
+        Self { checks: false, ..self.quick_and_checked() }.without_bounds()
     }
 
     /// Returns the settings for a plan as [`Method::quick`] makes it, but checked, so that it can run.
     pub(crate) fn quick_and_checked(self) -> Self {
-        let quick = self.quick();
-        Self { limit: Limit { bounds: self.limit.bounds, ..quick.limit }, checks: true, ..quick }
+        let limit = Limit { states: self.limit.states.min(QUICK_STATES), ..self.limit };
+        Self { limit, checks: true, ..self }
     }
 }
 

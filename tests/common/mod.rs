@@ -13,8 +13,8 @@ pub mod weights;
 use std::io::Write;
 use std::path::PathBuf;
 
-use lapidary::Dataset;
 use lapidary::graph::Graph;
+use lapidary::{Dataset, MemoryPolicy};
 
 /// The names of all built-in models.
 pub static MODELS: [&str; 8] = ["gcn", "gat", "gatv2", "gin", "sage", "graphconv", "commnet", "resgcn"];
@@ -60,6 +60,21 @@ impl Tier {
                 }
             }
         }
+    }
+}
+
+/// Whether this is a run of `ci/long`.
+pub fn is_long() -> bool {
+    std::env::var_os("LAPIDARY_LONG").is_some()
+}
+
+/// Returns the memory policies of tests that train many models on many graphs. The best policy plans slowly, and the size of
+/// a graph makes no difference to it: in the CI, it plans for the two smallest graphs alone.
+pub fn policies(data: &Dataset) -> &'static [MemoryPolicy] {
+    match data.name() {
+        "karate" | "directed-small" => &[MemoryPolicy::Optimal, MemoryPolicy::Lru],
+        _ if is_long() => &[MemoryPolicy::Optimal, MemoryPolicy::Lru],
+        _ => &[MemoryPolicy::Lru],
     }
 }
 

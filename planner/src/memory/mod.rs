@@ -149,8 +149,8 @@ pub enum Epoch {
     Boundary(Boundary),
 }
 
-/// Search effort of `optimal` and `roc`. It is a number of states, not of seconds, so that the same request has the
-/// same answer.
+/// The effort of planning. That of `optimal` and `roc` is a number of states, not of seconds, so that the same request has
+/// the same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     /// Approximate number of states for a graph of more than [`Limit::SMALL_OPS`] ops, over all searches together.

@@ -14,7 +14,7 @@ use serde_json::json;
 pub(super) use self::predictions::named_classes;
 use self::predictions::{Format, Names, Predicted, Scores, TABLES, Table, unwritten, write_logits};
 use super::DeviceArgs;
-use super::metrics::{Measured, Metric};
+use super::metrics::{Measured, MetricArgs};
 use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use super::reorder::{self, ReorderArgs, reordered};
@@ -67,9 +67,8 @@ pub(super) struct InferArgs {
     /// In a table, a column for each class: none, probabilities or logits
     #[arg(long, value_name = "WHAT", default_value = "none", hide_possible_values = true, requires = "out")]
     scores: Scores,
-    /// Metrics beside the accuracy, on the test vertices: macro-f1, roc-auc, confusion (as scikit-learn defines them)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
-    metric: Vec<Metric>,
+    #[command(flatten)]
+    metrics: MetricArgs,
     /// Print JSON lines instead of tables
     #[arg(long)]
     json: bool,
@@ -134,7 +133,7 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
                 .reorder
                 .wrong("small graphs fit into the caches in any order; with several --data, leave it out"));
         }
-        if !args.metric.is_empty() {
+        if !args.metrics.metric.is_empty() {
             return Err(Error::Value {
                 option: "data",
                 value: args.data[1].clone(),
@@ -156,7 +155,7 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
         out.write(&predictor, &Predicted { spec, data: &data, names: &names, logits: prediction.logits.view() })?;
     }
     let weighted = predictor.uses_edge_weights(&data)?;
-    let measured = Measured::of(&args.metric, &data, &predictor, prediction.logits.view());
+    let measured = Measured::of(&args.metrics.metric, &data, &predictor, prediction.logits.view());
     summarise(args, &data, &prediction, weighted, &measured)
 }
 
@@ -239,9 +238,7 @@ fn summarise(
         rows.push(("predictions", path.display().to_string()));
     }
     print(&facts(&rows))?;
-    if let Some(table) = measured.confusion_table() {
-        print(&format!("\n{table}"))?;
-    }
+    measured.print_confusion()?;
     if prediction.parts.len() > 1 {
         let mut table = table(["device", "vertices", "kernels"]);
         for (i, ([start, end], took)) in prediction.parts.iter().zip(&prediction.part_seconds).enumerate() {

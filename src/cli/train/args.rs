@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::cli::DeviceArgs;
 use crate::cli::device::{RecomputeArg, strips};
-use crate::cli::metrics::Metric;
+use crate::cli::metrics::MetricArgs;
 use crate::cli::model::ModelArgs;
 use crate::cli::output::say;
 use crate::cli::reorder::ReorderArgs;
@@ -335,17 +335,8 @@ pub(in crate::cli) struct OutputArgs {
     /// Write the numbers of each epoch to event files in DIR, for TensorBoard
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
-    /// Metrics beside the accuracy, on the test vertices, with the weights of the best epoch: macro-f1, roc-auc, confusion (as
-    /// scikit-learn defines them)
-    // They take a pass over the whole graph, which `--eval-fanout` is there to avoid.
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        hide_possible_values = true,
-        conflicts_with = "eval_fanout"
-    )]
-    pub metric: Vec<Metric>,
+    #[command(flatten)]
+    pub metrics: MetricArgs,
     /// Print JSON lines instead of tables
     #[arg(long)]
     pub json: bool,
@@ -555,6 +546,11 @@ impl TrainArgs {
             && layers != others
         {
             return Err(other_layers(text.clone(), layers));
+        }
+        if let Some(text) = self.training.eval_fanout.clone().filter(|_| !self.output.metrics.metric.is_empty()) {
+            let expected = "option `metric` takes a pass over the whole graph; leave out one of the two, or measure a checkpoint \
+                            with `infer`";
+            return wrong("eval_fanout", text, expected);
         }
         let TrainingArgs { momentum, early_stop, eval_every, .. } = self.training;
         if momentum != 0.0 && self.training.optimizer != "sgd" {

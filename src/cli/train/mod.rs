@@ -120,7 +120,7 @@ pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     if is_cut_short(args, &trainer, &watch) {
         return Ok(watch.exit_code());
     }
-    if !args.output.metric.is_empty() {
+    if !args.output.metrics.metric.is_empty() {
         measure(&args.output, &data, trainer)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -132,7 +132,7 @@ fn measure(output: &OutputArgs, data: &Dataset, trainer: Trainer) -> Result<()> 
     let predictor = trainer.predictor()?;
     drop(trainer);
     let prediction = predictor.run(data)?;
-    let measured = Measured::of(&output.metric, data, &predictor, prediction.logits.view());
+    let measured = Measured::of(&output.metrics.metric, data, &predictor, prediction.logits.view());
     if output.json {
         let mut line = json!({"event": "metrics", "dataset": data.name(), "epoch": epoch});
         measured.add_to(&mut line);
@@ -141,7 +141,7 @@ fn measure(output: &OutputArgs, data: &Dataset, trainer: Trainer) -> Result<()> 
     let mut rows = vec![("metrics", epoch.map_or_else(|| "-".into(), |epoch| format!("of epoch {epoch}")))];
     rows.extend(measured.rows());
     print(&format!("\n{}", facts(&rows)))?;
-    measured.confusion_table().map_or(Ok(()), |table| print(&format!("\n{table}")))
+    measured.print_confusion()
 }
 
 /// Reads the data, and chooses the flags that were not given. Returns the data in the order of the run, the model, and what was

@@ -120,8 +120,7 @@ impl<'m> TableText<'m> {
         let mut cell = String::new();
         for row in 0..count {
             for column in &columns {
-                let line = || self.before + row + 2;
-                column.write(row, line, &mut writer, &mut cell)?;
+                column.write(row, self.before + row + 2, &mut writer, &mut cell)?;
             }
             writer.write_record(None::<&[u8]>)?;
         }
@@ -148,7 +147,7 @@ impl Column<'_> {
     fn write(
         &self,
         row: usize,
-        line: impl Fn() -> usize,
+        line: usize,
         writer: &mut csv::Writer<&mut Vec<u8>>,
         cell: &mut String,
     ) -> io::Result<()> {
@@ -157,7 +156,7 @@ impl Column<'_> {
             return Ok((0..self.width).try_for_each(|_| writer.write_field(""))?);
         }
         if places.len() != self.width {
-            let (line, found, name, width) = (line(), places.len(), self.name, self.width);
+            let (found, name, width) = (places.len(), self.name, self.width);
             let why = format!("line {line} has a list of {found} in column `{name}`, the first one has {width}");
             return Err(io::Error::other(why));
         }
