@@ -4,7 +4,6 @@ use clap::{Args, ValueEnum};
 use ndarray::{Array2, ArrayView2};
 use serde_json::{Value, json};
 
-use super::infer::named_classes;
 use super::output::{align, count, one_line, percent, print, table};
 use crate::dataset::{Dataset, TEST};
 use crate::error::Result;
@@ -51,7 +50,7 @@ impl Measured {
         let is_asked = |metric| test.as_ref().filter(|_| asked.contains(&metric));
         Self {
             asked: asked.to_vec(),
-            classes: named_classes(predictor.classes_for(data).names, logits.ncols()),
+            classes: predictor.classes_for(data).named(logits.ncols()),
             macro_f1: is_asked(Metric::MacroF1).map(SplitPredictions::macro_f1),
             roc_auc: is_asked(Metric::RocAuc).and_then(SplitPredictions::roc_auc),
             confusion: is_asked(Metric::Confusion).and_then(SplitPredictions::confusion),

@@ -78,6 +78,13 @@ impl Classes {
         Self { labels: label_kind(data), names: data.class_names().map(<[String]>::to_vec) }
     }
 
+    /// Returns the names of `count` classes, or else their numbers.
+    #[cfg(feature = "command")]
+    pub(crate) fn named(&self, count: usize) -> Vec<String> {
+        let names = self.names.clone().filter(|names| names.len() == count);
+        names.unwrap_or_else(|| (0..count).map(|class| class.to_string()).collect())
+    }
+
     /// Returns the probability of each class: the softmax of each row of logits; with several classes per vertex, the
     /// sigmoid of each logit.
     ///

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-pub(super) use self::predictions::named_classes;
 use self::predictions::{Format, Names, Predicted, Scores, TABLES, Table, unwritten, write_logits};
 use super::DeviceArgs;
 use super::metrics::{Measured, MetricArgs};

@@ -12,7 +12,7 @@ use super::table_file::{TableFile, TableFormat};
 use crate::dataset::{Dataset, VertexNames};
 use crate::error::{Error, Result};
 use crate::graph::Permutation;
-use crate::infer::{Classes, Predictor, predicted_class, probabilities};
+use crate::infer::{Predictor, predicted_class, probabilities};
 use crate::model::LabelKind;
 use crate::output::OutputFile;
 
@@ -191,14 +191,14 @@ impl Table {
     fn write_rows(&mut self, predictor: &Predictor, predicted: &Predicted<'_>) -> io::Result<()> {
         let Predicted { spec, data, names, logits } = predicted;
         if let Some(file) = self.empty.take() {
-            let Classes { labels, names: classes } = predictor.classes_for(data);
+            let (found, count) = (predictor.classes_for(data), logits.ncols());
             let columns = Columns {
                 is_of_many: self.is_of_many,
                 // Of several datasets, some may have names.
                 vertices_are_numbers: names.are_numbers() && !self.is_of_many,
-                labels,
-                classes_have_names: classes.as_ref().is_some_and(|classes| classes.len() == logits.ncols()),
-                classes: named_classes(classes, logits.ncols()),
+                labels: found.labels,
+                classes_have_names: found.names.as_ref().is_some_and(|names| names.len() == count),
+                classes: found.named(count),
                 scores: self.scores,
             };
             self.started = Some(TableFile::start(file, self.format, columns)?);
@@ -226,12 +226,6 @@ impl Table {
     pub(super) fn finish(self) -> Result<()> {
         self.started.map_or(Ok(()), TableFile::finish).map_err(unwritten(&self.path))
     }
-}
-
-/// Returns the names of the classes, or else their numbers.
-pub(in crate::cli) fn named_classes(names: Option<Vec<String>>, classes: usize) -> Vec<String> {
-    let names = names.filter(|names| names.len() == classes);
-    names.unwrap_or_else(|| (0..classes).map(|class| class.to_string()).collect())
 }
 
 /// Writes logits as an array. If the vertices were relabelled, the rows are written in the order that they had before.
