@@ -1,7 +1,7 @@
-# Sourced by .ci/run and ci/full: runs a command, and prints what it is and how many seconds it took.
+# Sourced by .ci/run and ci/full: runs a command, and prints what it is, how many seconds it took, and how many percent of
+# a core it used: on two cores, far below 200 means that the command waited.
 step() {
     printf '\n== %s\n' "$*"
-    local start=$SECONDS
-    "$@"
-    printf '== %s s: %s\n' $((SECONDS - start)) "$*"
+    local TIMEFORMAT="== %0R s, %P %%: $*"
+    time "$@"
 }
