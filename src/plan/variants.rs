@@ -48,9 +48,10 @@ pub(crate) struct Choice<'a> {
 impl Choice<'_> {
     /// Fits one of the variants, which `lower` lowers by number, to the devices: see [`fit`].
     ///
-    /// If the first variant copies nothing for want of memory, or if copies are not weighed, it is chosen, and nothing else
-    /// is planned. Otherwise all others are planned quickly, and the one of least `seconds` is chosen; the first one, unless
-    /// another one saves [`WORTHWHILE`] and copies no more. Then steps go through tiles in the order that copies less.
+    /// If the first variant fits, and copies nothing for want of memory or copies are not weighed, it is chosen, and nothing
+    /// else is planned. Otherwise all others are planned quickly, and the one of least `seconds` is chosen; the first one,
+    /// unless another one saves [`WORTHWHILE`] and copies no more. Then, if copies are weighed, steps go through tiles in the
+    /// order that copies less.
     ///
     /// # Errors
     /// If no variant fits, the error of the one that lacks least. Other errors of `lower`, `plan` and `seconds`.
@@ -64,7 +65,7 @@ impl Choice<'_> {
         let mut first = self.fit_one(self.variants[0], self.to.method, &mut lower, &mut plan, moves, &mut seconds);
         match &first {
             Ok(first) if self.to.weighs && moves(&first.planned).swapped > 0 => {}
-            Err(Error::DoesNotFit { .. }) if self.to.weighs => {}
+            Err(Error::DoesNotFit { .. }) => {}
             _ => return first,
         }
         let mut best: Option<(f64, Fitted<L, T>)> = None;
@@ -133,7 +134,7 @@ impl Choice<'_> {
         mut plan: impl FnMut(&L, &[DeviceBudget], &Method) -> Result<T>,
         moves: Moves<T>,
     ) -> Result<Fitted<L, T>> {
-        if fitted.layout.tiles == 1 || moves(&fitted.planned).swapped == 0 {
+        if !self.to.weighs || fitted.layout.tiles == 1 || moves(&fitted.planned).swapped == 0 {
             return Ok(fitted);
         }
         let layout = Layout { order: TileOrder::Serpentine, ..fitted.layout };
@@ -167,6 +168,10 @@ mod tests {
     /// Returns the variant and the order that are chosen, and how many plans that took. `found` has, for each variant, the
     /// bytes that its plan copies, and its seconds; `None` if it does not fit.
     fn chosen(found: &[Option<(u64, f64)>], saved_by_order: u64) -> Result<(usize, TileOrder, usize)> {
+        chosen_if(true, found, saved_by_order)
+    }
+
+    fn chosen_if(weighs: bool, found: &[Option<(u64, f64)>], saved_by_order: u64) -> Result<(usize, TileOrder, usize)> {
         let lowered = Lowered { phases: vec![Phase::default()], ..Lowered::default() };
         let budget = DeviceBudget { name: "a".into(), capacity_bytes: 100, in_place: false };
         let layouts = [Layout { path: ExchangePath::Host, ..Layout::from(1) }];
@@ -175,7 +180,7 @@ mod tests {
             budgets: std::slice::from_ref(&budget),
             whole_layouts: &layouts,
             method: &Method::default(),
-            weighs: true,
+            weighs,
             known: Some(&Known::default()),
             least_tiles: 1,
         };
@@ -213,5 +218,13 @@ mod tests {
         assert_eq!(chosen(&[Some((90, 9.0)), Some((80, 5.0))], 1).expect("one fits").1, Serpentine);
         let Err(Error::DoesNotFit { need_bytes, .. }) = chosen(&[None, None], 0) else { panic!("nothing fits") };
         assert!(need_bytes < 200);
+    }
+
+    #[test]
+    fn if_copies_are_not_weighed_others_are_tried_only_if_the_first_does_not_fit() {
+        let of = |found: &[Option<(u64, f64)>]| chosen_if(false, found, 1).expect("one fits");
+        assert_eq!(of(&[Some((90, 9.0)), Some((80, 1.0))]).0, 0);
+        let (variant, order, _) = of(&[None, Some((80, 8.9)), Some((80, 8.8))]);
+        assert_eq!((variant, order), (2, TileOrder::Ascending));
     }
 }
