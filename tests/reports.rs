@@ -137,6 +137,26 @@ fn the_page_of_a_run_has_its_epochs() {
 }
 
 #[test]
+fn the_page_of_a_run_has_the_metrics_that_were_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run.html").to_str().unwrap().to_owned();
+    let shown = succeeds(&["train", "--epochs", "5", "--metric", "macro-f1,confusion", "--report", &out, "--json"]);
+    let measured: Value = serde_json::from_str(shown.lines().last().unwrap()).unwrap();
+    let page = fs::read_to_string(&out).unwrap();
+    is_one_page(&page);
+    let rows = cells(&page);
+    let macro_f1 = format!("{:.2} %", measured["test_macro_f1"].as_f64().unwrap() * 100.0);
+    assert!(rows.contains(&vec!["test macro-F1".into(), macro_f1.clone()]), "{macro_f1}: {rows:?}");
+    let confusion = measured["test_confusion"].as_array().unwrap();
+    assert_eq!(confusion.len(), 7);
+    for (class, counts) in confusion.iter().enumerate() {
+        let counts = counts.as_array().unwrap().iter().map(Value::to_string);
+        let row: Vec<String> = std::iter::once(class.to_string()).chain(counts).collect();
+        assert!(rows.contains(&row), "{row:?} is not in {rows:?}");
+    }
+}
+
+#[test]
 fn a_short_run_says_that_its_kernels_were_not_timed() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run.html").to_str().unwrap().to_owned();

@@ -1,10 +1,11 @@
 //! What `--metric` of `infer` and `train` measures and shows.
 
 use clap::{Args, ValueEnum};
-use ndarray::{Array2, ArrayView2};
+use ndarray::{Array2, ArrayView1, ArrayView2};
 use serde_json::{Value, json};
 
 use super::output::{align, count, one_line, percent, print, table};
+use super::page::Block;
 use crate::dataset::{Dataset, TEST};
 use crate::error::Result;
 use crate::infer::{Predictor, SplitPredictions};
@@ -82,29 +83,49 @@ impl Measured {
         self.asked.iter().filter_map(row).collect()
     }
 
+    /// Returns the metrics as pieces of a page.
+    pub(super) fn blocks(&self) -> Vec<Block> {
+        let rows = self.rows();
+        let facts = (!rows.is_empty()).then(|| Block::facts(&rows));
+        let confusion = self.asked.contains(&Metric::Confusion).then(|| match self.shown_confusion() {
+            Ok((header, rows)) => Block::Table { header, rows },
+            Err(why) => Block::Paragraph(why),
+        });
+        facts.into_iter().chain(confusion).collect()
+    }
+
     /// Prints the confusion matrix below a table of facts, if it was asked for.
     ///
     /// # Errors
     /// [`Error::Io`](crate::error::Error::Io) when standard output is closed.
     pub(super) fn print_confusion(&self) -> Result<()> {
-        self.confusion_table().map_or(Ok(()), |table| print(&format!("\n{table}")))
+        if !self.asked.contains(&Metric::Confusion) {
+            return Ok(());
+        }
+        let shown = match self.shown_confusion() {
+            Ok((header, rows)) => {
+                let mut shown = table(header);
+                shown.add_rows(rows);
+                align(shown)
+            }
+            Err(why) => why,
+        };
+        print(&format!("\n{shown}"))
     }
 
-    fn confusion_table(&self) -> Option<String> {
-        if !self.asked.contains(&Metric::Confusion) {
-            return None;
-        }
+    /// Returns the header and the rows of the confusion matrix, or why it is not shown.
+    fn shown_confusion(&self) -> std::result::Result<(Vec<String>, Vec<Vec<String>>), String> {
         let Some(counts) = &self.confusion else {
-            return Some("No confusion matrix: it needs test vertices with one class each.".into());
+            return Err("No confusion matrix: it needs test vertices with one class each.".into());
         };
         if counts.nrows() > MOST_CLASSES {
-            return Some(format!("The confusion matrix has {} classes: --json shows it.", counts.nrows()));
+            return Err(format!("The confusion matrix has {} classes: --json shows it.", counts.nrows()));
         }
         let names = || self.classes.iter().map(|name| one_line(name).into_owned());
-        let mut shown = table(["test class \\ predicted".to_owned()].into_iter().chain(names()));
-        for (name, row) in names().zip(counts.rows()) {
-            shown.add_row([name].into_iter().chain(row.iter().map(|&n| count(n))));
-        }
-        Some(align(shown))
+        let header = ["test class \\ predicted".to_owned()].into_iter().chain(names()).collect();
+        let row = |(name, row): (String, ArrayView1<'_, u64>)| {
+            [name].into_iter().chain(row.iter().map(|&n| count(n))).collect()
+        };
+        Ok((header, names().zip(counts.rows()).map(row).collect()))
     }
 }

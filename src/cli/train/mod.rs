@@ -108,26 +108,29 @@ pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
         let compared = kernels.map(|kernels| kernels.finish(&trainer, args.output.json)).transpose()?.flatten();
         let done = Done { compared, ..done };
         summarise(args, &data, &trainer, &done, ranks)?;
-        report.map_or(Ok(()), |report| report.write(&page::page(args, (&model, &data), &trainer, &done)))
+        let page = report.map(|file| (file, page::page(args, (&model, &data), &trainer, &done)));
+        let cut_short = is_cut_short(args, &trainer, &watch);
+        let measures = !cut_short && !args.output.metrics.metric.is_empty();
+        let measured = measures.then(|| measure(&args.output, &data, trainer)).transpose();
+        // A page without metrics is better than none.
+        let written = page.map_or(Ok(()), |(file, page)| {
+            file.write(&page::finish(page, measured.as_ref().ok().and_then(Option::as_ref)))
+        });
+        measured.and(written)?;
+        Ok(if cut_short { watch.exit_code() } else { ExitCode::SUCCESS })
     });
     match (ended, traced) {
         (Err(error), Err(also)) => {
             failure::report(&also);
-            return Err(error);
+            Err(error)
         }
-        (ended, traced) => ended.and(traced)?,
+        (ended, traced) => traced.and(ended),
     }
-    if is_cut_short(args, &trainer, &watch) {
-        return Ok(watch.exit_code());
-    }
-    if !args.output.metrics.metric.is_empty() {
-        measure(&args.output, &data, trainer)?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what `--metric` asks for. The devices hold nothing of the training then, so the pass has their whole memory.
-fn measure(output: &OutputArgs, data: &Dataset, trainer: Trainer) -> Result<()> {
+/// Prints what `--metric` asks for, and returns it. The devices hold nothing of the training then, so the pass has their whole
+/// memory.
+fn measure(output: &OutputArgs, data: &Dataset, trainer: Trainer) -> Result<Measured> {
     let epoch = trainer.best().map(|best| best.epoch);
     let predictor = trainer.predictor()?;
     drop(trainer);
@@ -136,12 +139,14 @@ fn measure(output: &OutputArgs, data: &Dataset, trainer: Trainer) -> Result<()> 
     if output.json {
         let mut line = json!({"event": "metrics", "dataset": data.name(), "epoch": epoch});
         measured.add_to(&mut line);
-        return json_line(&line);
+        json_line(&line)?;
+        return Ok(measured);
     }
     let mut rows = vec![("metrics", epoch.map_or_else(|| "-".into(), |epoch| format!("of epoch {epoch}")))];
     rows.extend(measured.rows());
     print(&format!("\n{}", facts(&rows)))?;
-    measured.print_confusion()
+    measured.print_confusion()?;
+    Ok(measured)
 }
 
 /// Reads the data, and chooses the flags that were not given. Returns the data in the order of the run, the model, and what was

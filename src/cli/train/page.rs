@@ -3,6 +3,7 @@
 use super::args::TrainArgs;
 use super::report::{COPY_COLUMNS, DEVICE_COLUMNS, Done, Progress, device_rows, result_rows};
 use crate::cli::compared_times::{COLUMNS, Sum};
+use crate::cli::metrics::Measured;
 use crate::cli::output::percent;
 use crate::cli::page::{Axis, Bars, Block, Chart, Line, Page, Row};
 use crate::dataset::Dataset;
@@ -21,7 +22,7 @@ const NOT_MEASURED: &str = "The kernels of this run were not timed. They are in 
 /// The most rows of a picture of bars.
 const MOST_BARS: usize = 16;
 
-/// Returns the page.
+/// Returns the page without what `--metric` asks for.
 pub(super) fn page(args: &TrainArgs, (model, data): (&Model, &Dataset), trainer: &Trainer, done: &Done) -> Page {
     let mut blocks = vec![Block::facts(&result_rows(args, data, trainer, done))];
     blocks.push(Block::Heading("Loss".into()));
@@ -60,10 +61,19 @@ pub(super) fn page(args: &TrainArgs, (model, data): (&Model, &Dataset), trainer:
     let rows = thinned(&done.history.iter().collect::<Vec<_>>(), MOST_ROWS);
     let rows = rows.into_iter().map(|at| [at.epoch.to_string(), format!("{:.6}", at.loss), percent(at.val)]);
     blocks.push(Block::table(["epoch", "loss", &format!("validation {score}")], rows.collect()));
-    blocks.push(Block::Heading("Again".into()));
-    blocks.push(Block::command());
     let title = format!("Training: {} on {}", args.model.named(model), data.name());
     Page { title, blocks }
+}
+
+/// Adds what was measured, and how to run this again.
+pub(super) fn finish(mut page: Page, measured: Option<&Measured>) -> Page {
+    if let Some(measured) = measured {
+        page.blocks.push(Block::Heading("Metrics of the test vertices".into()));
+        page.blocks.extend(measured.blocks());
+    }
+    page.blocks.push(Block::Heading("Again".into()));
+    page.blocks.push(Block::command());
+    page
 }
 
 /// Returns the times of kernels, and of parts if there are several. On mini-batches there are none.
