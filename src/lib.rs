@@ -76,6 +76,6 @@ pub use runtime::{
 pub use train::{
     Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, ClassWeights, DecayLayers, EmbeddingSize, Epoch,
     FeatureCache, Move, Optimizer, ParseClassWeightsError, ParseFeatureCacheError, ParseSeedSharesError,
-    ParseTopologyError, PartialEpoch, RunLock, RunRecord, SeedShares, Sgd, Snapshot, StageSeconds, Suggested, Topology,
-    Trainer, TrainerBuilder,
+    ParseTopologyError, PartialEpoch, RunLock, RunRecord, SamplerOptions, SeedShares, Sgd, Snapshot, StageSeconds,
+    Suggested, Topology, Trainer, TrainerBuilder,
 };

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Union
 
@@ -56,7 +56,23 @@ DEVICES: Defaults = {
     "passes": "all",
 }
 
-ALL: Defaults = {**MODEL, **TRAINING, **DEVICES}
+BATCHES: Defaults = {
+    "batch": None,
+    "fanout": None,
+    "sampler": "neighbor",
+    "replace": False,
+    "by_weight": False,
+    "seeds": "balanced",
+    "look_ahead": 2,
+    "embedding": None,
+    "feature_cache": None,
+    "device_cache": None,
+    "eval_fanout": None,
+}
+
+WHOLE_GRAPH: Defaults = {**MODEL, **TRAINING, **DEVICES}
+
+ALL: Defaults = {**WHOLE_GRAPH, **BATCHES}
 
 _RANGES = {
     "hidden": (1, 2**32 - 1),
@@ -64,6 +80,9 @@ _RANGES = {
     "heads": (1, 2**32 - 1),
     "threads": (1, 1024),
     "strips": (1, 64),
+    "batch": (1, 2**63 - 1),
+    "look_ahead": (0, 256),
+    "embedding": (1, 2**32 - 1),
 }
 _NOT_NEGATIVE = ("epochs", "seed", "eval_every")
 
@@ -80,8 +99,8 @@ class DeviceSettings(TypedDict, total=False):
     passes: str
 
 
-class Settings(DeviceSettings, total=False):
-    """The settings of a run."""
+class WholeGraphSettings(DeviceSettings, total=False):
+    """The settings of a run on the whole graph."""
 
     hidden: int
     layers: int
@@ -110,6 +129,22 @@ class Settings(DeviceSettings, total=False):
     eval_every: int
     recompute: str
     strips: Union[int, None]
+
+
+class Settings(WholeGraphSettings, total=False):
+    """The settings of a run."""
+
+    batch: Union[int, None]
+    fanout: Union[str, int, Iterable[int], None]
+    sampler: str
+    replace: bool
+    by_weight: bool
+    seeds: str
+    look_ahead: int
+    embedding: Union[int, None]
+    feature_cache: Union[int, str, None]
+    device_cache: Union[int, str, None]
+    eval_fanout: Union[str, int, Iterable[int], None]
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -180,6 +215,36 @@ def device_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if chosen["device_memory"] is not None:
         chosen["device_memory"] = str(chosen["device_memory"])
     return chosen
+
+
+def batch_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the checked settings of mini-batches.
+
+    Raises:
+        DataError: if one is out of range, or does nothing without another.
+    """
+    chosen = {name: settings[name] for name in BATCHES}
+    _check_ranges(chosen)
+    if chosen["batch"] is None:
+        useless = next((name for name, value in chosen.items() if value != BATCHES[name]), None)
+        if useless is not None:
+            raise DataError(f"option `{useless}` is of mini-batches: it needs option `batch`")
+    elif chosen["fanout"] is None:
+        raise DataError("option `batch` needs option `fanout`, such as [15, 10]: edges to draw, layer by layer")
+    for name in ("fanout", "eval_fanout"):
+        if chosen[name] is not None:
+            chosen[name] = _listed(chosen[name])
+    for name in ("feature_cache", "device_cache"):
+        if chosen[name] is not None:
+            chosen[name] = str(chosen[name])
+    return chosen
+
+
+def _listed(fanout: Union[str, int, Iterable[int]]) -> str:
+    """Returns numbers of neighbours as a text, as in ``15,10``."""
+    if isinstance(fanout, str):
+        return fanout
+    return ",".join(str(count) for count in (fanout if isinstance(fanout, Iterable) else [fanout]))
 
 
 def _check_ranges(settings: Mapping[str, Any]) -> None:

@@ -23,17 +23,18 @@ class Shape(NamedTuple):
     directed: bool = False
 
 
-@_settings.takes(_settings.ALL)
+@_settings.takes(_settings.WHOLE_GRAPH)
 def plan(
-    data: Any, model: str = "gcn", *, profile: Optional[str] = None, **settings: Unpack[_settings.Settings]
+    data: Any, model: str = "gcn", *, profile: Optional[str] = None, **settings: Unpack[_settings.WholeGraphSettings]
 ) -> dict[str, Any]:
-    """Predicts the memory, copies and time of an epoch.
+    """Predicts the memory, copies and time of an epoch on the whole graph. ``lapidary plan --batch`` does so for
+    mini-batches.
 
     Args:
         data: what :func:`lapidary.dataset` takes, or a :class:`Shape`.
         model: the model.
         profile: the device to predict for, such as ``h200``; by default this machine, which is measured once.
-        settings: those of :func:`lapidary.train`.
+        settings: those of :func:`lapidary.train`, but for mini-batches.
 
     Returns:
         ``device_memory`` (bytes of each device), ``tiles``, ``strips``, ``host_bytes``, ``peak_device_bytes`` (one per

@@ -25,7 +25,7 @@ Callback = Callable[[Epoch], Any]
 
 
 class Trainer:
-    """Trains a model on a dataset, one epoch at a time, on the whole graph.
+    """Trains a model on a dataset, one epoch at a time, on the whole graph, or on mini-batches.
 
     The keyword arguments are those of :func:`lapidary.train`; ``weights`` is where training begins, as in
     :meth:`set_weights`.
@@ -58,11 +58,13 @@ class Trainer:
         self._model = model
         self._settings: Mapping[str, Any] = settings
         self._scores: dict[int, Scores] = {}
+        self._resumed_at: Optional[int] = None
         self._native = NativeTrainer(
             self.data._native,
             _settings.model_settings(model, settings),
             _settings.training_settings(settings),
             _settings.device_settings(settings),
+            _settings.batch_settings(settings),
             None if weights is None else _named(weights),
         )
 
@@ -167,9 +169,9 @@ class Trainer:
 
     def _is_stale(self, patience: Optional[int]) -> bool:
         best = self.best_epoch
-        return (
-            patience is not None and best is not None and self.epoch - best >= patience and self.epoch in self._scores
-        )
+        if patience is None or best is None or self.epoch - best < patience:
+            return False
+        return self.epoch in self._scores or self.epoch == self._resumed_at
 
     def evaluate(self) -> Scores:
         """Returns the accuracies of the current weights, which are kept if they are the best so far."""
@@ -198,8 +200,15 @@ class Trainer:
         return Predictor(self._native.predictor())
 
     def plan(self) -> dict[str, Any]:
-        """Returns how the run uses memory and time: :func:`lapidary.plan`, with the trainer's own tiles and peaks."""
-        forecast = plan(self.data, self._model, **self._settings)
+        """Returns how the run uses memory and time: :func:`lapidary.plan`, with the trainer's own tiles and peaks.
+
+        Raises:
+            DataError: for a trainer on mini-batches, which ``lapidary plan --batch`` plans.
+        """
+        if self._settings["batch"] is not None:
+            raise DataError("option `batch`: epochs on the whole graph are planned here, and mini-batches by the command")
+        settings = {name: self._settings[name] for name in _settings.WHOLE_GRAPH}
+        forecast = plan(self.data, self._model, **settings)
         tiles, strips, planned, _ = self._native.sizes()
         return {**forecast, "tiles": tiles, "strips": strips, "peak_device_bytes": planned}
 
@@ -210,6 +219,24 @@ class Trainer:
             FileError: if it cannot be written.
         """
         self._native.save(os.fspath(path))
+
+    def resume(self, path: str | os.PathLike[str]) -> Optional[int]:
+        """Continues from the newest checkpoint in the folder ``path``, of :meth:`save` or ``lapidary train --checkpoint``.
+
+        The next epochs are those of the run without the interruption, bit for bit. The learning rate is that of the
+        checkpoint, and can be set anew.
+
+        Returns:
+            Its epoch; ``None`` if there is no checkpoint, and then nothing changes.
+
+        Raises:
+            DataError: if it is of a run with other data or settings, or damaged.
+        """
+        resumed_at = self._native.resume(os.fspath(path))
+        if resumed_at is not None:
+            self._resumed_at = resumed_at
+            self._scores.clear()
+        return resumed_at
 
     def __repr__(self) -> str:
         return f"<Trainer of {self._model} on {self.data.name!r}: epoch {self.epoch}>"

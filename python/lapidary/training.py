@@ -11,7 +11,7 @@ from . import _lapidary, _settings
 from ._arrays import Array
 from .data import dataset
 from .epoch import Scores
-from .errors import FileError
+from .errors import DataError, FileError
 from .predictor import Predictor
 from .trainer import Callback, Trainer
 
@@ -105,24 +105,28 @@ def train(
     *,
     patience: Optional[int] = None,
     out: Optional[str | os.PathLike[str]] = None,
+    resume: bool = False,
     progress: Optional[bool] = None,
     callbacks: Iterable[Callback] = (),
     **settings: Unpack[_settings.Settings],
 ) -> Run:
-    """Trains a model on the whole graph. Names of settings are those of ``lapidary train``, and defaults those of its
-    option ``--defaults plain``; :func:`suggest` returns settings that suit the data.
+    """Trains a model on the whole graph, or with ``batch`` on mini-batches. Names of settings are those of
+    ``lapidary train``, and defaults those of its option ``--defaults plain``; :func:`suggest` returns settings that suit
+    the data.
 
     Args:
         data: what :func:`lapidary.dataset` takes; with labels and a training split.
         model: ``gcn``, ``gin``, ``commnet``, ``resgcn``, ``sage``, ``graphconv``, ``gat`` or ``gatv2``.
         patience: stop after this number of epochs without a better validation accuracy.
         out: a folder for a checkpoint at the end, also after Ctrl-C.
+        resume: continue from the newest checkpoint in ``out``, if there is one, up to ``epochs`` in all.
         progress: whether to show a bar; by default in notebooks and terminals. It needs tqdm.
         callbacks: each is called with the record of each epoch; training stops if one returns ``True``.
         settings: ``hidden``, ``layers``, ``dropout``, ``epochs``, ``lr``, ``weight_decay``, ``optimizer`` (``adam``,
             ``adamw``, ``sgd``), ``seed``, ``devices`` (``auto``, ``cpu``, ``cpu:N``, ``cuda:0,1``), ``device_memory``
             (bytes, or a text such as ``8GiB``), ``class_weights`` (``balanced``, or one number for each class),
-            ``feature_norm`` (``row``, ``none``), ``dtype`` (``f32``, ``bf16``),
+            ``feature_norm`` (``row``, ``none``), ``dtype`` (``f32``, ``bf16``), ``batch`` and ``fanout`` (1024 and
+            ``[15, 10]``: mini-batches around so many vertices, and edges to draw of each, layer by layer),
             and others, which ``lapidary help train`` describes.
 
     Raises:
@@ -136,24 +140,28 @@ def train(
         run = lapidary.train("karate", hidden=8, epochs=50)
         print(run.test_accuracy, run.predict())
     """
+    if resume and out is None:
+        raise DataError("option `resume` continues from the folder that option `out` names")
     if out is not None:
-        _check_folder(Path(out))
+        _check_folder(Path(out), resume)
     trainer = Trainer(data, model, **settings)
+    saved = trainer.resume(out) if out is not None and resume else None
     try:
         trainer.fit(callbacks=callbacks, patience=patience, progress=progress)
     except KeyboardInterrupt:
-        if out is not None and trainer.epoch > 0:
+        if out is not None and trainer.epoch > (saved or 0):
             trainer.save(out)
         raise
-    if out is not None:
+    if out is not None and trainer.epoch != saved:
         trainer.save(out)
     return Run(trainer)
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuses a folder with checkpoints, and one that cannot be written, before anything is trained."""
-    if (folder / "best").exists() or any(folder.glob("epoch-*")):
-        raise FileError(f"{folder} holds the checkpoints of a run; name another folder")
+def _check_folder(folder: Path, resume: bool) -> None:
+    """Refuses a folder with checkpoints, unless the run resumes, and one that cannot be written, before anything is
+    trained."""
+    if not resume and ((folder / "best").exists() or any(folder.glob("epoch-*")) or any(folder.glob("batch-*"))):
+        raise FileError(f"{folder} holds the checkpoints of a run; continue it with `resume=True`, or name another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe-python"

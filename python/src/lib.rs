@@ -2,6 +2,7 @@
 //!
 //! The other half, in `python/lapidary/`, is what users import.
 
+mod batches;
 mod dataset;
 mod error;
 mod forecast;

@@ -9,6 +9,7 @@ use numpy::{PyArray1, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods}
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::batches::BatchSettings;
 use crate::dataset::NativeDataset;
 use crate::error::raised;
 use crate::predictor::{NativePredictor, Scores, scores};
@@ -65,13 +66,15 @@ impl NativeTrainer {
         model: ModelSettings,
         training: TrainingSettings,
         devices: DeviceSettings,
+        batches: BatchSettings,
         weights: Option<Named<'_>>,
     ) -> PyResult<Self> {
         let weights = weights.as_ref().map(weights_of).transpose()?;
         let built = py.detach(|| -> Result<Trainer> {
             let (dtype, options) = (model.dtype()?, devices.options()?);
-            let model = model.model_for(&data.0)?;
-            let mut builder = training.builder((&model, &data.0), (options, dtype))?;
+            let model = model.model(batches.input_width(&data.0), data.0.class_count())?;
+            let builder = training.builder((&model, &data.0), (options, dtype))?;
+            let mut builder = batches.add_to(builder, &data.0)?;
             if let Some(weights) = weights {
                 builder = builder.weights(weights);
             }
@@ -106,6 +109,11 @@ impl NativeTrainer {
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         self.with(py, |trainer| trainer.save(path))
+    }
+
+    /// Continues from the newest checkpoint in a folder. Returns its epoch; `None` if there is no checkpoint.
+    fn resume(&self, py: Python<'_>, path: PathBuf) -> PyResult<Option<u64>> {
+        self.with(py, |trainer| trainer.resume(path))
     }
 
     fn set_learning_rate(&self, py: Python<'_>, lr: f64) -> PyResult<()> {

@@ -103,6 +103,20 @@ SETTINGS = [
     ({"patience": 0}, "at least 1"),
     ({"patience": 3, "eval_every": 0}, "`eval_every` 0 makes none"),
     ({"weights": {}}, "needs the weight"),
+    ({"fanout": [3, 2]}, "`fanout` is of mini-batches: it needs option `batch`"),
+    ({"batch": 2}, "`batch` needs option `fanout`"),
+    ({"batch": 0, "fanout": [3, 2]}, "`batch` cannot be 0"),
+    ({"batch": 2, "fanout": [3]}, "layer"),
+    ({"batch": 2, "fanout": "few"}, "`fanout` cannot be `few`"),
+    ({"batch": 2, "fanout": [3, 2], "sampler": "best"}, "there are neighbor, subgraph, fastgcn, ladies"),
+    ({"batch": 2, "fanout": [3, 2], "sampler": "ladies", "replace": True}, "only neighbor draws"),
+    ({"batch": 2, "fanout": [3, 2], "by_weight": True}, "edge weights"),
+    ({"batch": 2, "fanout": [3, 2], "eval_fanout": [3]}, "`eval_fanout`"),
+    ({"batch": 2, "fanout": [3, 2], "seeds": "mine"}, "`seeds` cannot be `mine`"),
+    ({"batch": 2, "fanout": [3, 2], "look_ahead": 257}, "from 0 to 256"),
+    ({"batch": 2, "fanout": [3, 2], "feature_cache": "half"}, "`feature_cache` cannot be `half`"),
+    ({"batch": 2, "fanout": [3, 2], "device_cache": "half"}, "`device_cache` cannot be `half`"),
+    ({"resume": True}, "option `out` names"),
 ]
 
 

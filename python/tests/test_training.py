@@ -142,6 +142,57 @@ def test_callbacks_and_the_learning_rate(data: lapidary.Dataset) -> None:
         trainer.fit(1, callbacks=[lambda record: 1 / 0])
 
 
+def test_mini_batches_learn_and_predict(data: lapidary.Dataset, tmp_path: Path) -> None:
+    run = lapidary.train(data, "sage", hidden=8, epochs=40, batch=7, fanout=[3, 2], progress=False, out=tmp_path / "run")
+    assert run.test_accuracy > 0.9 and run.predict().shape == (60,)
+    loaded = lapidary.Predictor.load(tmp_path / "run")
+    assert (loaded.logits(data) == run.predictor.logits(data)).all()
+    embedded = lapidary.train(data, "sage", hidden=8, epochs=3, batch=7, fanout=[3, 2], embedding=5, progress=False)
+    assert embedded.trainer.weights()["embedding.weight"].shape == (60, 5)
+    assert embedded.predict().shape == (60,)
+    with pytest.raises(lapidary.DataError, match="planned"):
+        run.trainer.plan()
+
+
+def test_edges_are_drawn_by_their_weights(example: Example) -> None:
+    weights = np.linspace(0.1, 9.0, len(example.indices)).astype(np.float32)
+    data = lapidary.dataset((example.indptr, example.indices), edge_weights=weights, **example.given)
+    settings = {"epochs": 2, "batch": 7, "fanout": [1, 1], "progress": False}
+    losses = [lapidary.train(data, by_weight=by, **settings).history[-1]["loss"] for by in (True, False)]
+    assert losses[0] != losses[1]
+    with pytest.raises(lapidary.DataError, match="edge weights"):
+        lapidary.train("karate", by_weight=True, **settings)
+
+
+@pytest.mark.parametrize("batches", [{}, {"batch": 7, "fanout": [3, 2]}])
+def test_a_run_goes_on_where_it_ended(data: lapidary.Dataset, tmp_path: Path, batches: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"hidden": 4, "progress": False, **batches}
+    whole = lapidary.train(data, epochs=9, **settings)
+    folder = tmp_path / "run"
+    started = lapidary.train(data, epochs=4, out=folder, resume=True, **settings)
+    resumed = lapidary.train(data, epochs=9, out=folder, resume=True, **settings)
+    assert [record["epoch"] for record in resumed.history] == [5, 6, 7, 8, 9]
+    assert started.history + resumed.history == [
+        {**record, "seconds": seen["seconds"], "eval_seconds": seen["eval_seconds"]}
+        for record, seen in zip(whole.history, started.history + resumed.history)
+    ]
+    assert (resumed.predictor.logits(data) == whole.predictor.logits(data)).all()
+    again = lapidary.train(data, epochs=9, out=folder, resume=True, **settings)
+    assert again.history == [] and (again.best_epoch, again.test_accuracy) == (whole.best_epoch, whole.test_accuracy)
+    trainer = lapidary.Trainer(data, **{"hidden": 4, **batches})
+    assert trainer.resume(tmp_path / "nothing") is None and trainer.epoch == 0
+    assert trainer.resume(folder) == trainer.epoch == 9
+    with pytest.raises(lapidary.DataError, match="seed"):
+        lapidary.Trainer(data, **{"hidden": 4, "seed": 1, **batches}).resume(folder)
+
+
+def test_patience_holds_for_a_resumed_run(data: lapidary.Dataset, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"hidden": 8, "patience": 5, "progress": False, "out": tmp_path / "run"}
+    run = lapidary.train(data, epochs=500, **settings)
+    again = lapidary.train(data, epochs=500, resume=True, **settings)
+    assert again.history == [] and again.best_epoch == run.best_epoch
+
+
 def test_patience_ends_training(data: lapidary.Dataset) -> None:
     run = lapidary.train(data, hidden=8, epochs=500, patience=5, progress=False)
     assert len(run.history) == run.best_epoch + 5 < 500
@@ -274,14 +325,16 @@ def test_only_numpy_is_imported() -> None:
 
 def test_settings_are_declared_once() -> None:
     assert _settings.Settings.__annotations__.keys() == _settings.ALL.keys()
+    assert _settings.WholeGraphSettings.__annotations__.keys() == _settings.WHOLE_GRAPH.keys()
     assert _settings.DeviceSettings.__annotations__.keys() == _settings.DEVICES.keys()
 
 
 def test_help_shows_all_settings() -> None:
     import inspect
 
-    for function in (lapidary.train, lapidary.plan, lapidary.Trainer):
+    for function in (lapidary.train, lapidary.Trainer):
         assert _settings.ALL.keys() <= inspect.signature(function).parameters.keys()
+    assert _settings.WHOLE_GRAPH.keys() <= inspect.signature(lapidary.plan).parameters.keys()
     assert "devices" in inspect.signature(lapidary.Predictor.load).parameters
 
 
@@ -322,6 +375,19 @@ def command_epochs(command: str, *args: object) -> list[dict[str, Any]]:
         (["--class-weights", "balanced"], {"class_weights": "balanced"}),
         (["--class-weights", "1,2,0.5,0,1,1,3"], {"class_weights": [1, 2, 0.5, 0, 1, 1, 3]}),
         (["--devices", "sim:2", "--partition", "edges"], {"devices": "sim:2", "partition": "edges"}),
+        (["--model", "sage", "--batch", 40, "--fanout", "5,3"], {"model": "sage", "batch": 40, "fanout": [5, 3]}),
+        (
+            ["--batch", 64, "--fanout", "40,20", "--sampler", "ladies", "--eval-fanout", "9,-1"],
+            {"batch": 64, "fanout": "40,20", "sampler": "ladies", "eval_fanout": (9, -1)},
+        ),
+        (
+            ["--batch", 64, "--fanout", "4,4", "--replace", "--embedding", 8, "--look-ahead", 0],
+            {"batch": 64, "fanout": [4, 4], "replace": True, "embedding": 8, "look_ahead": 0},
+        ),
+        (
+            ["--devices", "sim:2", "--batch", 64, "--fanout", "4,4", "--device-cache", "50%", "--seeds", "own"],
+            {"devices": "sim:2", "batch": 64, "fanout": [4, 4], "device_cache": "50%", "seeds": "own"},
+        ),
     ],
 )
 def test_losses_have_the_bits_of_the_command(command: str, flags: list[Any], settings: dict[str, Any]) -> None:

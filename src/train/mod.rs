@@ -18,8 +18,8 @@ mod suggested;
 mod trainer;
 
 pub use batches::{
-    BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, SeedShares,
-    StageSeconds, Topology,
+    BatchRecord, Batches, FeatureCache, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError,
+    SamplerOptions, SeedShares, StageSeconds, Topology,
 };
 pub(crate) use batches::{Drawing, Sources};
 #[cfg(feature = "command")]

@@ -21,11 +21,11 @@ use crate::plan::{Reorder, RunGathers};
 use crate::program::Strips;
 use crate::ranks::Ranks;
 use crate::runtime::Partition;
-use crate::sample::{Fanouts, LayerSampler, NeighborSampler, ParseFanoutsError, SubgraphSampler};
+use crate::sample::{Fanouts, NeighborSampler, ParseFanoutsError};
 use crate::train::{
     Adam, AdamW, Batches, ClassWeights, DecayLayers, FeatureCache, Optimizer, PLAIN_EPOCHS, PLAIN_LEARNING_RATE,
-    ParseClassWeightsError, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, SeedShares, Sgd,
-    Topology, Trainer, other_layers, recorded_order,
+    ParseClassWeightsError, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, SamplerOptions,
+    SeedShares, Sgd, Topology, Trainer, other_layers, recorded_order,
 };
 
 /// The built-in dataset that `lapidary train` uses without `--data`.
@@ -231,8 +231,8 @@ impl BatchArgs {
         Ok([parsed("feature_cache", &self.feature_cache)?, parsed("device_cache", &self.device_cache)?])
     }
 
-    /// Checks the flags, and returns the fan-outs.
-    pub(in crate::cli) fn check(&self) -> Result<Option<Fanouts>> {
+    /// Checks the flags, and returns the sampler, if mini-batches were asked for.
+    pub(in crate::cli) fn check(&self) -> Result<Option<SamplerOptions>> {
         self.caches()?;
         self.seed_shares()?;
         if self.embedding == Some(0) {
@@ -246,41 +246,20 @@ impl BatchArgs {
 impl DrawArgs {
     /// Returns batches of this number of seeds, if there are fan-outs.
     pub(in crate::cli) fn batches(&self, size: usize, data: &Dataset) -> Result<Option<Batches>> {
-        let Some(fanouts) = self.check()? else { return Ok(None) };
-        Ok(Some(match self.sampler.as_str() {
-            "subgraph" => Batches::new(size, SubgraphSampler::new(fanouts)),
-            "fastgcn" => Batches::new(size, LayerSampler::fastgcn(fanouts, data.graph())),
-            "ladies" => Batches::new(size, LayerSampler::ladies(fanouts)),
-            _ => Batches::new(size, self.neighbor(fanouts, data)?),
-        }))
+        self.check()?.map(|options| options.batches(size, data)).transpose()
     }
 
-    fn neighbor(&self, fanouts: Fanouts, data: &Dataset) -> Result<NeighborSampler> {
-        let sampler = NeighborSampler::new(fanouts).with_replacement(self.replace);
-        match (self.by_weight, data.edge_weights()) {
-            (false, _) => Ok(sampler),
-            (true, Some(weights)) => Ok(sampler.weights(weights.clone())),
-            (true, None) => {
-                let needed_by = "option `by_weight` draws by them";
-                Err(Error::DataLacks { dataset: data.name().into(), what: "edge weights", needed_by })
-            }
-        }
-    }
-
-    /// Checks the flags, and returns the fan-outs.
-    pub(in crate::cli) fn check(&self) -> Result<Option<Fanouts>> {
-        let wrong = |option, value: &str, expected: String| Error::Value { option, value: value.into(), expected };
-        let sampler = self.sampler.as_str();
-        if !["neighbor", "subgraph", "fastgcn", "ladies"].contains(&sampler) {
-            return Err(wrong("sampler", sampler, "there are neighbor, subgraph, fastgcn and ladies".into()));
-        }
-        for (option, is_set) in [("replace", self.replace), ("by_weight", self.by_weight)] {
-            if is_set && sampler != "neighbor" {
-                let expected = format!("only neighbor draws as option `{option}` asks");
-                return Err(wrong("sampler", sampler, expected));
-            }
-        }
-        self.fanout.as_deref().map(|text| fanouts("fanout", text)).transpose()
+    /// Checks the flags, and returns the sampler, if there are fan-outs.
+    pub(in crate::cli) fn check(&self) -> Result<Option<SamplerOptions>> {
+        let Some(text) = &self.fanout else { return Ok(None) };
+        let options = SamplerOptions {
+            name: self.sampler.clone(),
+            fanouts: fanouts("fanout", text)?,
+            replace: self.replace,
+            by_weight: self.by_weight,
+        };
+        options.check()?;
+        Ok(Some(options))
     }
 }
 
@@ -540,8 +519,8 @@ impl TrainArgs {
         self.feature_norm()?;
         self.training.class_weights()?;
         self.topology()?;
-        let counts =
-            [self.batches.check()?, self.eval_fanouts()?].map(|fanouts| fanouts.map(|fanouts| fanouts.0.len()));
+        let drawn = self.batches.check()?.map(|sampler| sampler.fanouts);
+        let counts = [drawn, self.eval_fanouts()?].map(|fanouts| fanouts.map(|fanouts| fanouts.0.len()));
         if let ([Some(layers), Some(others)], Some(text)) = (counts, &self.training.eval_fanout)
             && layers != others
         {

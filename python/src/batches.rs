@@ -1,0 +1,77 @@
+//! The settings of mini-batches.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use lapidary::sample::{Fanouts, NeighborSampler};
+use lapidary::{Batches, Dataset, Error, Result, SamplerOptions, TrainerBuilder};
+use pyo3::prelude::*;
+
+/// How mini-batches are drawn; without a size, none are.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct BatchSettings {
+    batch: Option<usize>,
+    fanout: Option<String>,
+    sampler: String,
+    replace: bool,
+    by_weight: bool,
+    seeds: String,
+    look_ahead: usize,
+    embedding: Option<usize>,
+    feature_cache: Option<String>,
+    device_cache: Option<String>,
+    eval_fanout: Option<String>,
+}
+
+impl BatchSettings {
+    /// Returns the number of columns that the model reads: those of the learned rows, or those of the features.
+    pub(crate) fn input_width(&self, data: &Dataset) -> usize {
+        self.embedding.unwrap_or_else(|| data.feature_width())
+    }
+
+    /// Adds the mini-batches to a trainer.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a text that cannot be parsed; [`Error::DataLacks`].
+    pub(crate) fn add_to<'a>(&self, mut builder: TrainerBuilder<'a>, data: &Dataset) -> Result<TrainerBuilder<'a>> {
+        if let Some(batches) = self.batches(data)? {
+            builder = builder.batches(batches);
+        }
+        Ok(match self.embedding {
+            Some(width) => builder.embedding(width),
+            None => builder,
+        })
+    }
+
+    fn batches(&self, data: &Dataset) -> Result<Option<Batches>> {
+        let (Some(size), Some(fanouts)) = (self.batch, parsed::<Fanouts>("fanout", &self.fanout)?) else {
+            return Ok(None);
+        };
+        let Self { replace, by_weight, .. } = *self;
+        let sampler = SamplerOptions { name: self.sampler.clone(), fanouts, replace, by_weight };
+        let mut batches = sampler.batches(size, data)?.look_ahead(self.look_ahead);
+        if let Some(shares) = parsed("seeds", &Some(self.seeds.clone()))? {
+            batches = batches.seeds(shares);
+        }
+        if let Some(cache) = parsed("feature_cache", &self.feature_cache)? {
+            batches = batches.feature_cache(cache);
+        }
+        if let Some(cache) = parsed("device_cache", &self.device_cache)? {
+            batches = batches.device_cache(cache);
+        }
+        if let Some(fanouts) = parsed("eval_fanout", &self.eval_fanout)? {
+            batches = batches.evaluation(NeighborSampler::new(fanouts));
+        }
+        Ok(Some(batches))
+    }
+}
+
+/// Parses the value of an option, if it has one.
+fn parsed<T: FromStr<Err: Display>>(option: &'static str, text: &Option<String>) -> Result<Option<T>> {
+    let parse = |text: &String| {
+        let wrong = |error: T::Err| Error::Value { option, value: text.clone(), expected: error.to_string() };
+        text.parse().map_err(wrong)
+    };
+    text.as_ref().map(parse).transpose()
+}
