@@ -1,8 +1,11 @@
 """Compiles every kernel with NVRTC, checks its machine code, and compares the figures with the table of the repository.
 
-    python ci/machine_code [--write SOURCES] RELEASE=VERSION...     # such as 12.8=12.8.93
+    python ci/machine_code [--write SOURCES | --limits ARCHITECTURE] RELEASE=VERSION...     # such as 12.8=12.8.93
+
+With `--limits`, one architecture is compiled, and nothing is compared with the table.
 """
 
+import argparse
 import difflib
 import glob
 import os
@@ -54,9 +57,9 @@ def measure(job):
     return found
 
 
-def measure_all(releases):
+def measure_all(releases, architectures):
     """Returns the figures of all kernels, by release."""
-    jobs = [(r, a, f, s) for r in releases for f in files() for s in STORAGE_TYPES for a in ARCHITECTURES]
+    jobs = [(r, a, f, s) for r in releases for f in files() for s in STORAGE_TYPES for a in architectures]
     with ProcessPoolExecutor() as pool:
         results = list(pool.map(measure, jobs))
     measured = {release: {} for release in releases}
@@ -99,21 +102,31 @@ def compare(made):
         sys.exit(f"error: the kernels changed, but not {TABLE}: run `ci/cubin --write` and read its diff")
 
 
-def main(arguments):
-    versions = dict(argument.split("=") for argument in arguments if "=" in argument)
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("releases", nargs="+")
+    parser.add_argument("--write", metavar="SOURCES")
+    parser.add_argument("--limits", metavar="ARCHITECTURE")
+    args = parser.parse_args()
+    versions = dict(release.split("=") for release in args.releases)
+    architectures = [args.limits] if args.limits else ARCHITECTURES
     self_test.run()
-    measured = measure_all(versions)
+    measured = measure_all(versions, architectures)
     check(measured)
+    count = sum(len(kernels) for kernels in measured.values())
+    said = f"{count} kernels compiled for {', '.join(architectures)}; none spills"
+    if args.limits:
+        print(f"{said}; {TABLE} was made from these sources")
+        return
     made = {table.title(r): table.section(r, versions[r], kernels, ARCHITECTURES) for r, kernels in measured.items()}
-    if "--write" in arguments:
-        sources = arguments[arguments.index("--write") + 1]
+    if args.write:
+        text = [table.HEADER, f"Sources: {args.write}", "", *("\n".join([*lines, ""]) for lines in made.values())]
         with open(TABLE, "w", encoding="utf-8") as file:
-            file.write("\n".join([table.HEADER, f"Sources: {sources}", "", *("\n".join([*lines, ""]) for lines in made.values())]))
+            file.write("\n".join(text))
     else:
         compare(made)
-    count = sum(len(kernels) for kernels in measured.values())
-    print(f"{count} kernels compiled for {', '.join(ARCHITECTURES)}; none spills; {TABLE} has their figures")
+    print(f"{said}; {TABLE} has their figures")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
