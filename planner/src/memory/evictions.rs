@@ -39,15 +39,11 @@ pub(super) fn evictions(candidates: &mut Vec<Candidate>, excess: u64, budget: i1
         let by_room = left.cmp(&right).then(b.bytes.cmp(&a.bytes));
         by_room.then(a.requires.len().cmp(&b.requires.len())).then(a.tensor.cmp(&b.tensor))
     });
-    let mut bytes_after = vec![0u64; candidates.len() + 1];
-    for (i, candidate) in candidates.iter().enumerate().rev() {
-        bytes_after[i] = bytes_after[i + 1] + candidate.bytes;
-    }
-    let least_penalty = fractional(candidates, 0, excess);
+    let sums = Sums::new(candidates);
+    let least_penalty = sums.fractional(candidates, 0, excess);
     let steps = most.saturating_mul(STEPS_A_SET).saturating_add(candidates.len());
     let stays = vec![false; candidates.len()];
-    let mut search =
-        Search { candidates, bytes_after, budget, most, steps, chosen: Vec::new(), stays, sets: Vec::new() };
+    let mut search = Search { candidates, sums, budget, most, steps, chosen: Vec::new(), stays, sets: Vec::new() };
     let complete = search.extend(0, excess, 0);
     if search.sets.is_empty() && !complete {
         search.sets.push(greedy(candidates, excess));
@@ -62,20 +58,42 @@ fn product(penalty: i128, bytes: u64) -> (u128, u64) {
     ((penalty >> 64) * bytes + (low >> 64), low as u64)
 }
 
-/// Returns the least penalty to free `excess` bytes with candidates from `first` on, if a fraction of a tensor could
-/// leave.
-fn fractional(candidates: &[Candidate], first: usize, excess: u64) -> i128 {
-    let (mut left, mut penalty) = (excess, 0);
-    for candidate in &candidates[first..] {
-        if candidate.bytes >= left {
-            let (part, whole) = (i128::from(left), i128::from(candidate.bytes));
-            let share = candidate.penalty.checked_mul(part).map(|product| product / whole);
-            return penalty + share.unwrap_or(candidate.penalty / whole * part);
+/// For each candidate, and after the last one: the bytes and the penalty of all before it.
+struct Sums {
+    bytes: Vec<u64>,
+    penalty: Vec<i128>,
+}
+
+impl Sums {
+    fn new(candidates: &[Candidate]) -> Self {
+        let mut sums = Self { bytes: vec![0], penalty: vec![0] };
+        let (mut bytes, mut penalty) = (0, 0);
+        for candidate in candidates {
+            bytes += candidate.bytes;
+            penalty += candidate.penalty;
+            sums.bytes.push(bytes);
+            sums.penalty.push(penalty);
         }
-        left -= candidate.bytes;
-        penalty += candidate.penalty;
+        sums
     }
-    penalty
+
+    /// Returns the bytes of the candidates from `first` on.
+    fn bytes_from(&self, first: usize) -> u64 {
+        self.bytes[self.bytes.len() - 1] - self.bytes[first]
+    }
+
+    /// Returns the least penalty to free `excess` bytes with candidates from `first` on, if a fraction of a tensor could
+    /// leave.
+    fn fractional(&self, candidates: &[Candidate], first: usize, excess: u64) -> i128 {
+        let freed = |after: &u64| after - self.bytes[first];
+        let whole = self.bytes[first + 1..].partition_point(|after| freed(after) < excess);
+        let penalty = self.penalty[first + whole] - self.penalty[first];
+        let Some(last) = candidates.get(first + whole) else { return penalty };
+        let part = i128::from(excess - freed(&self.bytes[first + whole]));
+        let bytes = i128::from(last.bytes);
+        let share = last.penalty.checked_mul(part).map(|product| product / bytes);
+        penalty + share.unwrap_or(last.penalty / bytes * part)
+    }
 }
 
 /// Returns the first candidates that make enough room, without those that could stay.
@@ -101,7 +119,7 @@ fn greedy(candidates: &[Candidate], excess: u64) -> Vec<usize> {
 
 struct Search<'c> {
     candidates: &'c [Candidate],
-    bytes_after: Vec<u64>,
+    sums: Sums,
     budget: i128,
     most: usize,
     steps: usize,
@@ -114,7 +132,9 @@ struct Search<'c> {
 impl Search<'_> {
     /// Adds candidates from `first` on until `left` more bytes are free. Returns whether it tried all possibilities.
     fn extend(&mut self, first: usize, left: u64, penalty: i128) -> bool {
-        if self.bytes_after[first] < left || penalty + fractional(self.candidates, first, left) >= self.budget {
+        if self.sums.bytes_from(first) < left
+            || penalty + self.sums.fractional(self.candidates, first, left) >= self.budget
+        {
             return true;
         }
         if self.sets.len() == self.most || self.steps == 0 {

@@ -86,32 +86,33 @@ impl Lives {
     /// Returns, for each tensor, the others of the same size that are read later: each remaining reader of theirs is,
     /// or comes after, each remaining reader of the tensor. Covers only tensors that will be read and that the next
     /// epoch does not inherit.
+    ///
+    /// # Cost
+    /// O(uses + pairs of tensors of one size); if the request does not give the order, times the readers of both.
     pub fn later(&self, problem: &Problem, done: &[bool]) -> Vec<Vec<u32>> {
-        let left: Vec<Vec<usize>> = (0..problem.tensors())
-            .map(|t| {
-                let readers = problem.graph.consumers(TensorId(t as u32)).iter().map(|op| op.index());
-                readers.filter(|op| !done[*op]).collect()
-            })
-            .collect();
+        let left = |t: usize| {
+            let readers = problem.graph.consumers(TensorId(t as u32)).iter().map(|op| op.index());
+            readers.filter(|op| !done[*op])
+        };
         let is_made = |t: usize| self.lives[t].producer.is_none_or(|op| done[op]);
-        let counts =
-            |t: &usize| self.lives[*t].room > 0 && !self.lives[*t].lasts && is_made(*t) && !left[*t].is_empty();
-        let all: Vec<usize> = (0..problem.tensors()).filter(counts).collect();
-        let precedes = |first: &usize, last: &usize| first == last || self.order.precedes(*first, *last);
-        // What precedes is also earlier in program order. Comparing places first rules out most pairs.
-        let place = |op: &usize| self.order.place[*op];
-        let ends: Vec<[usize; 2]> = left
-            .iter()
-            .map(|ops| [ops.iter().map(place).min().unwrap_or(0), ops.iter().map(place).max().unwrap_or(0)])
-            .collect();
+        // The tensors, and the places of their first and their last reader.
+        let mut all: Vec<(usize, [usize; 2])> = Vec::new();
+        for t in (0..problem.tensors()).filter(|t| self.lives[*t].room > 0 && !self.lives[*t].lasts && is_made(*t)) {
+            let places = || left(t).map(|op| self.order.place[op]);
+            all.extend(places().min().zip(places().max()).map(|(first, last)| (t, [first, last])));
+        }
+        all.sort_by_key(|(t, _)| problem.bytes(*t));
+        let precedes = |first: usize, last: usize| first == last || self.order.precedes(first, last);
         let mut later = vec![Vec::new(); problem.tensors()];
-        for &t in &all {
-            let same_size = |other: &&usize| **other != t && problem.bytes(**other) == problem.bytes(t);
-            let starts_later = |other: &&usize| ends[t][1] <= ends[**other][0];
-            let is_later =
-                |other: &&usize| left[**other].iter().all(|last| left[t].iter().all(|first| precedes(first, last)));
-            later[t] =
-                all.iter().filter(starts_later).filter(same_size).filter(is_later).map(|other| *other as u32).collect();
+        for same_size in all.chunk_by(|(a, _), (b, _)| problem.bytes(*a) == problem.bytes(*b)) {
+            for &(t, [_, end]) in same_size {
+                // What precedes is also earlier in program order. Comparing places first rules out most pairs.
+                let starts_later = |(other, [start, _]): &&(usize, [usize; 2])| *other != t && end <= *start;
+                let is_later = |(other, _): &&(usize, [usize; 2])| {
+                    self.order.is_total() || left(*other).all(|last| left(t).all(|first| precedes(first, last)))
+                };
+                later[t].extend(same_size.iter().filter(starts_later).filter(is_later).map(|(t, _)| *t as u32));
+            }
         }
         later
     }

@@ -10,19 +10,21 @@
 //! store if it has no host copy and does not stay throughout. The intervals are the same in every order that the
 //! request allows, so the bound holds for all of them. It is the Lagrangian relaxation of the capacities. With the best
 //! prices it equals the linear program in which a fraction of a tensor may stay. What stays during an op is a sum of
-//! tensor sizes, so `r_k` can be lowered to the greatest such sum.
+//! tensor sizes, so `r_k` can be lowered to the greatest such sum ([`super::rooms`]).
 //!
 //! The same prices bound the remaining cost in any state of a running epoch; the search uses that as its estimate
 //! ([`Ledger`]).
 //!
-//! Prices are found by subgradient steps in floating point, then rounded to multiples of 2^-16. The bound is then
-//! computed in integers, so that rounding errors cannot make it wrong.
+//! Prices are found by subgradient steps in floating point ([`super::relaxation`]), then rounded to multiples of 2^-16.
+//! The bound is then computed in integers, so that rounding errors cannot make it wrong.
 
 use std::cell::OnceCell;
 
 use super::lives::{Carried, End, Life, Lives};
 use super::precedence::Span;
 use super::problem::Problem;
+use super::relaxation::Relaxation;
+use super::rooms::rooms;
 
 /// Costs have units of 2^-16 bytes.
 pub(super) const SHIFT: u32 = 16;
@@ -183,7 +185,7 @@ impl<'p, 'g> Prices<'p, 'g> {
         let mut best = (f64::NEG_INFINITY, price.clone());
         let mut direction = vec![0.0; n];
         let (mut pace, mut stalled) = (1.0, 0);
-        let mut relaxation = Relaxation::new(self);
+        let mut relaxation = Relaxation::new(self.problem, self.lives, &self.room);
         for _ in 0..rounds {
             let value = relaxation.solve(&price);
             if value > best.0 + 1e-7 * upper.abs() {
@@ -228,117 +230,6 @@ impl<'p, 'g> Prices<'p, 'g> {
     }
 }
 
-/// The relaxed problem in floating point.
-struct Relaxation<'a, 'p, 'g> {
-    prices: &'a Prices<'p, 'g>,
-    /// How many bytes stay at each op.
-    kept: Vec<f64>,
-    /// For each place, the sum of the prices before it.
-    sums: Vec<f64>,
-    /// Values that the next epoch inherits. They are settled with their constants.
-    carried: Vec<bool>,
-    /// The rents of a value's intervals, the tail last.
-    rents: Vec<f64>,
-}
-
-impl<'a, 'p, 'g> Relaxation<'a, 'p, 'g> {
-    fn new(prices: &'a Prices<'p, 'g>) -> Self {
-        let mut carried = vec![false; prices.problem.tensors()];
-        for constant in prices.lives.open.iter().chain(&prices.lives.fixed) {
-            (carried[constant.before], carried[constant.after]) = (true, true);
-        }
-        let places = prices.problem.ops() + 1;
-        Self { prices, kept: vec![0.0; places], sums: vec![0.0; places], carried, rents: Vec::new() }
-    }
-
-    /// Returns the value of the relaxation at these prices, and sets `kept`.
-    fn solve(&mut self, price: &[f64]) -> f64 {
-        let prices = self.prices;
-        self.kept.fill(0.0);
-        price.iter().enumerate().for_each(|(at, price)| self.sums[at + 1] = self.sums[at] + price);
-        let mut value = -price.iter().zip(&prices.room).map(|(p, r)| p * *r as f64).sum::<f64>();
-        for constant in prices.lives.open.iter().chain(&prices.lives.fixed) {
-            let mut cheapest = (f64::INFINITY, End::Away);
-            for &end in &constant.options {
-                let cost = self.settle_constant(constant, end, false);
-                if cost < cheapest.0 {
-                    cheapest = (cost, end);
-                }
-            }
-            value += self.settle_constant(constant, cheapest.1, true);
-        }
-        for (t, life) in prices.lives.lives.iter().enumerate() {
-            if !self.carried[t] && life.bytes > 0 {
-                value += self.settle(life, 0, End::Away, true);
-            }
-        }
-        // So far, each interval that stays was noted at its ends.
-        let mut held = 0.0;
-        for kept in &mut self.kept {
-            held += *kept;
-            *kept = held;
-        }
-        value
-    }
-
-    fn settle_constant(&mut self, constant: &Carried, end: End, stays: bool) -> f64 {
-        let lives = &self.prices.lives.lives;
-        let mut cost = self.settle(&lives[constant.before], end as usize, end, stays);
-        if constant.before != constant.after {
-            cost += self.settle(&lives[constant.after], 0, end, stays);
-        }
-        cost
-    }
-
-    /// Returns the cheapest future cost of a value at the start of the epoch. With `stays`, also notes the intervals in
-    /// which it stays.
-    fn settle(&mut self, life: &Life, status: usize, end: End, stays: bool) -> f64 {
-        let copy = life.bytes as f64;
-        let stores_count = self.prices.problem.stores_count;
-        let store = if stores_count { copy } else { 0.0 };
-        let tail = (life.lasts && end != End::Away).then_some(&life.tail);
-        self.rents.clear();
-        let (mut all, mut cheapest) = (0.0, 0.0);
-        for span in life.spans.iter().chain(tail) {
-            let prices = span.0.iter().map(|run| self.sums[run.end as usize] - self.sums[run.start as usize]);
-            let rent = life.room as f64 * prices.sum::<f64>();
-            self.rents.push(rent);
-            all += rent;
-            cheapest += rent.min(copy);
-        }
-        let must_store = life.lasts && end != End::Dirty;
-        let (mut first, mut always) = (0, false);
-        let cost = match (life.producer, status) {
-            (None, 0) if self.rents.is_empty() => 0.0,
-            (None, 0) => {
-                first = 1;
-                cheapest - self.rents[0].min(copy) + copy
-            }
-            (None, 1) => cheapest,
-            (Some(_), _) if life.publish => store + cheapest,
-            (Some(_), _) if !stores_count => cheapest,
-            _ if must_store => store + cheapest,
-            _ if all < store + cheapest => {
-                always = true;
-                all
-            }
-            _ => store + cheapest,
-        };
-        if stays {
-            let room = life.room as f64;
-            for (i, span) in life.spans.iter().chain(tail).enumerate() {
-                if i >= first && (always || self.rents[i] < copy) {
-                    for run in &span.0 {
-                        self.kept[run.start as usize] += room;
-                        self.kept[run.end as usize] -= room;
-                    }
-                }
-            }
-        }
-        cost
-    }
-}
-
 /// Returns what the constant and its next value add to the base if the constant is inherited in state `end`.
 pub(super) fn inherit(ledger: &Ledger, carried: &Carried, end: End) -> i128 {
     let status = end as usize;
@@ -368,73 +259,4 @@ fn touched(problem: &Problem, lives: &Lives) -> Vec<Vec<u32>> {
         list.dedup();
     }
     touched
-}
-
-/// Most pairs of an op and a tensor that may stay while it runs, for which sums of sizes are compared with the room.
-const MOST_STAYING: usize = 4_000_000;
-
-/// Returns, for each place, the bytes that its op leaves for other tensors: at most as many as can be used.
-fn rooms(problem: &Problem, lives: &Lives) -> Vec<u64> {
-    let n = problem.ops();
-    let intervals = |life: &'_ Life| {
-        let spans = if life.room > 0 { &life.spans[..] } else { &[] };
-        let tail = (life.room > 0 && life.lasts).then(|| life.tail.clone());
-        spans.iter().cloned().chain(tail).flat_map(|span| span.0).collect::<Vec<_>>()
-    };
-    // What may stay at each place, first as differences.
-    let (mut bytes, mut count) = (vec![0i128; n + 1], 0usize);
-    for life in &lives.lives {
-        for run in intervals(life) {
-            bytes[run.start as usize] += i128::from(life.room);
-            bytes[run.end as usize] -= i128::from(life.room);
-            count += run.len();
-        }
-    }
-    (1..=n).for_each(|at| bytes[at] += bytes[at - 1]);
-    let free =
-        |at: usize| problem.capacity_bytes - problem.graph.op_bytes(crate::tasks::TaskId(lives.order.op[at] as u32));
-    if count > MOST_STAYING {
-        return (0..n).map(|at| free(at).min(u64::try_from(bytes[at]).unwrap_or(u64::MAX))).collect();
-    }
-    let mut staying = vec![Vec::new(); n];
-    for life in &lives.lives {
-        intervals(life).into_iter().flatten().for_each(|at| staying[at as usize].push(life.room));
-    }
-    staying.into_iter().enumerate().map(|(at, sizes)| room(free(at), sizes)).collect()
-}
-
-/// Most distinct sums that are tracked.
-const SUMS: usize = 512;
-
-/// Returns the greatest sum of sizes that can stay while an op runs. Large tensors stay whole or not at all; the
-/// remaining small ones may stay in part.
-fn room(room: u64, mut sizes: Vec<u64>) -> u64 {
-    let sum = |sizes: &[u64]| sizes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-    if sum(&sizes) <= room {
-        return sum(&sizes);
-    }
-    sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
-    let mut sums = vec![0u64];
-    let mut taken = 0;
-    while taken < sizes.len() && sums.len() <= SUMS {
-        let more: Vec<u64> =
-            sums.iter().map(|sum| sum.saturating_add(sizes[taken])).filter(|sum| *sum <= room).collect();
-        sums = merged(&sums, &more);
-        taken += 1;
-    }
-    let rest = sum(&sizes[taken..]);
-    sums.iter().map(|sum| sum.saturating_add(rest).min(room)).max().unwrap_or(room)
-}
-
-/// Merges two ascending lists; each number occurs once.
-fn merged(a: &[u64], b: &[u64]) -> Vec<u64> {
-    let mut all = Vec::with_capacity(a.len() + b.len());
-    let (mut i, mut j) = (0, 0);
-    while i < a.len() && j < b.len() {
-        all.push(a[i].min(b[j]));
-        (i, j) = (i + usize::from(a[i] <= b[j]), j + usize::from(b[j] <= a[i]));
-    }
-    all.extend_from_slice(&a[i..]);
-    all.extend_from_slice(&b[j..]);
-    all
 }

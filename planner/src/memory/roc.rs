@@ -16,8 +16,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
 
 use fixedbitset::FixedBitSet;
+use rustc_hash::FxBuildHasher;
 
 use super::Limit;
 use super::evictions::{Candidate, evictions};
@@ -48,9 +50,15 @@ type Cost = (u128, u128);
 /// The order of expansion: the cheapest first; of equals the one with most ops done, then the one found first.
 type Rank = (Cost, Reverse<usize>, usize);
 
-struct Node {
+/// The ops that are done, and the cached tensors.
+#[derive(PartialEq, Eq, Hash)]
+struct State {
     done: FixedBitSet,
     cached: FixedBitSet,
+}
+
+struct Node {
+    state: Rc<State>,
     cost: Cost,
     /// The previous node, the op in between, and T'.
     from: Option<(usize, TaskId, FixedBitSet)>,
@@ -61,23 +69,22 @@ struct Search<'p, 'g> {
     order: Option<Vec<TaskId>>,
     nodes: Vec<Node>,
     open: BTreeSet<Rank>,
-    best: HashMap<(FixedBitSet, FixedBitSet), Cost>,
+    best: HashMap<Rc<State>, Cost, FxBuildHasher>,
 }
 
 impl<'p, 'g> Search<'p, 'g> {
     fn new(problem: &'p Problem<'g>, order: Option<Vec<TaskId>>) -> Self {
-        Self { problem, order, nodes: Vec::new(), open: BTreeSet::new(), best: HashMap::new() }
+        Self { problem, order, nodes: Vec::new(), open: BTreeSet::new(), best: HashMap::default() }
     }
 
     fn best(mut self, states: usize, evictions_a_state: usize) -> Option<Schedule> {
         let done = FixedBitSet::with_capacity(self.problem.ops());
-        self.push(Node { done, cached: self.problem.empty(), cost: (0, 0), from: None });
+        self.push(State { done, cached: self.problem.empty() }, (0, 0), None);
         while let Some((cost, Reverse(depth), index)) = self.open.pop_first() {
             if depth == self.problem.ops() {
                 return Some(self.path(index));
             }
-            let node = &self.nodes[index];
-            if self.best[&(node.done.clone(), node.cached.clone())] < cost {
+            if self.best[&self.nodes[index].state] < cost {
                 continue;
             }
             for op in self.ready(depth, index) {
@@ -89,12 +96,13 @@ impl<'p, 'g> Search<'p, 'g> {
         None
     }
 
-    fn push(&mut self, node: Node) {
-        let known = self.best.entry((node.done.clone(), node.cached.clone())).or_insert((u128::MAX, u128::MAX));
-        if node.cost < *known {
-            *known = node.cost;
-            self.open.insert((node.cost, Reverse(node.done.count_ones(..)), self.nodes.len()));
-            self.nodes.push(node);
+    fn push(&mut self, state: State, cost: Cost, from: Option<(usize, TaskId, FixedBitSet)>) {
+        let state = Rc::new(state);
+        let known = self.best.entry(state.clone()).or_insert((u128::MAX, u128::MAX));
+        if cost < *known {
+            *known = cost;
+            self.open.insert((cost, Reverse(state.done.count_ones(..)), self.nodes.len()));
+            self.nodes.push(Node { state, cost, from });
         }
     }
 
@@ -102,7 +110,7 @@ impl<'p, 'g> Search<'p, 'g> {
         if let Some(order) = &self.order {
             return vec![order[depth]];
         }
-        let (graph, done) = (self.problem.graph, &self.nodes[index].done);
+        let (graph, done) = (self.problem.graph, &self.nodes[index].state.done);
         let is_ready = |op: &TaskId| {
             let mut before = graph.op(*op).inputs.iter().filter_map(|t| graph.producer(*t));
             !done.contains(op.index()) && before.all(|op| done.contains(op.index()))
@@ -115,11 +123,12 @@ impl<'p, 'g> Search<'p, 'g> {
         let problem = self.problem;
         let node = &self.nodes[index];
         let need = &problem.need[op.index()];
-        let mut after = node.done.clone();
+        let (state, cost) = (node.state.clone(), node.cost);
+        let State { done, cached } = &*state;
+        let mut after = done.clone();
         after.insert(op.index());
-        let (cached, done, cost) = (node.cached.clone(), node.done.clone(), node.cost);
         let absent = need.iter().filter(|t| !cached.contains(**t));
-        let held = problem.bytes_of(&cached) + absent.map(|t| problem.bytes(*t)).sum::<u64>();
+        let held = problem.bytes_of(cached) + absent.map(|t| problem.bytes(*t)).sum::<u64>();
         let excess = held.saturating_sub(problem.capacity_bytes);
         let mut candidates: Vec<Candidate> = cached
             .ones()
@@ -158,7 +167,7 @@ impl<'p, 'g> Search<'p, 'g> {
             let touched = made.chain(graph.op(op).inputs.iter().filter(is_new)).map(|t| t.index());
             let mut next = problem.empty();
             next.extend(kept.ones().chain(touched).filter(|t| problem.is_read(*t, &after)));
-            self.push(Node { done: after.clone(), cached: next, cost, from: Some((index, op, kept)) });
+            self.push(State { done: after.clone(), cached: next }, cost, Some((index, op, kept)));
         }
         complete
     }

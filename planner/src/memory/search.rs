@@ -13,7 +13,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::Limit;
 use super::evictions::{Candidate, evictions};
-use super::lives::{End, Lives};
+use super::lives::{Carried, End, Lives};
 use super::prices::{Ledger, Prices, SHIFT, cost, least};
 use super::problem::Problem;
 use super::schedule::{Schedule, Turn};
@@ -35,6 +35,8 @@ pub(super) struct Found {
 struct Stage {
     done: Vec<bool>,
     ready: Vec<usize>,
+    /// Ops that ran next so far, and the stages after them.
+    next: Vec<(usize, u32)>,
     ledger: Ledger,
     /// [`Lives::later`], computed when the first tensor has to leave.
     later: Option<Vec<Vec<u32>>>,
@@ -46,11 +48,28 @@ struct Key {
     stage: u32,
     /// Number of constants that are decided.
     decided: u32,
+    /// The place of its [`Ends`] in [`Search::ends`].
+    ends: u32,
     resident: FixedBitSet,
     dirty: FixedBitSet,
-    /// Inherited values that must be on the device at the end, and those of them without a host copy.
+}
+
+/// Inherited values that must be on the device at the end, and those of them without a host copy. They are the same in all
+/// states that follow from the same decisions.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Ends {
     stays: FixedBitSet,
-    stays_dirty: FixedBitSet,
+    dirty: FixedBitSet,
+}
+
+impl Ends {
+    fn of(&self, t: usize) -> End {
+        match (self.stays.contains(t), self.dirty.contains(t)) {
+            (false, _) => End::Away,
+            (true, false) => End::Clean,
+            (true, true) => End::Dirty,
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -73,6 +92,8 @@ pub(super) struct Search<'a, 'p, 'g> {
     grain: i128,
     stages: Vec<Stage>,
     stage_of: HashMap<Vec<bool>, u32, FxBuildHasher>,
+    ends: Vec<Ends>,
+    place_of: HashMap<Ends, u32, FxBuildHasher>,
     nodes: Vec<Node>,
     /// For each number of decided constants, the least cost that the undecided ones add.
     undecided: Vec<i128>,
@@ -108,6 +129,8 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
             grain,
             stages: Vec::new(),
             stage_of: HashMap::default(),
+            ends: Vec::new(),
+            place_of: HashMap::default(),
             nodes: Vec::new(),
             undecided,
             made: 0,
@@ -128,29 +151,25 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         }
     }
 
-    fn root(&self) -> Node {
+    fn root(&mut self) -> Node {
         let none = self.problem.empty();
-        let mut key = Key {
-            stage: 0,
-            decided: 0,
-            resident: none.clone(),
-            dirty: none.clone(),
-            stays: none.clone(),
-            stays_dirty: none,
-        };
+        let mut ends = Ends { stays: none.clone(), dirty: none.clone() };
+        let mut key = Key { stage: 0, decided: 0, ends: 0, resident: none.clone(), dirty: none };
         for carried in &self.lives.fixed {
-            self.decide(&mut key, carried.before, carried.after, carried.options[0]);
+            self.decide(&mut key, &mut ends, carried, carried.options[0]);
         }
+        key.ends = self.place_of_ends(ends);
         let estimate = self.estimate(&key, 0);
         Node { key: Rc::new(key), depth: 0, paid: 0, estimate, parent: u32::MAX, op: None }
     }
 
-    fn decide(&self, key: &mut Key, before: usize, after: usize, end: End) {
+    fn decide(&self, key: &mut Key, ends: &mut Ends, carried: &Carried, end: End) {
+        let Carried { before, after, .. } = *carried;
         if end == End::Away {
             return;
         }
-        key.stays.insert(after);
-        key.stays_dirty.set(after, end == End::Dirty);
+        ends.stays.insert(after);
+        ends.dirty.set(after, end == End::Dirty);
         // A constant that nothing reads is useless on the device, unless the next epoch inherits it unchanged.
         if before == after || !self.problem.graph.consumers(TensorId(before as u32)).is_empty() {
             key.resident.insert(before);
@@ -158,22 +177,25 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         }
     }
 
-    fn end(key: &Key, t: usize) -> End {
-        match (key.stays.contains(t), key.stays_dirty.contains(t)) {
-            (false, _) => End::Away,
-            (true, false) => End::Clean,
-            (true, true) => End::Dirty,
-        }
+    fn place_of_ends(&mut self, ends: Ends) -> u32 {
+        *self.place_of.entry(ends).or_insert_with_key(|ends| {
+            self.ends.push(ends.clone());
+            self.ends.len() as u32 - 1
+        })
+    }
+
+    fn ends(&self, key: &Key) -> &Ends {
+        &self.ends[key.ends as usize]
     }
 
     fn estimate(&self, key: &Key, paid: i128) -> i128 {
-        let ledger = &self.stages[key.stage as usize].ledger;
+        let (ledger, ends) = (&self.stages[key.stage as usize].ledger, self.ends(key));
         let mut sum = paid + ledger.base + self.undecided[key.decided as usize];
         for t in key.resident.ones() {
-            sum += ledger.beyond_base(t, Self::end(key, t), 1 + usize::from(key.dirty.contains(t)));
+            sum += ledger.beyond_base(t, ends.of(t), 1 + usize::from(key.dirty.contains(t)));
         }
-        for t in key.stays.difference(&key.resident) {
-            sum += ledger.beyond_base(t, Self::end(key, t), 0);
+        for t in ends.stays.difference(&key.resident) {
+            sum += ledger.beyond_base(t, ends.of(t), 0);
         }
         sum
     }
@@ -188,20 +210,28 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
             Some(order) => order.iter().find(|op| !done[op.index()]).map(|op| op.index()).into_iter().collect(),
             None => graph.order().iter().filter(|op| is_ready(op)).map(|op| op.index()).collect(),
         };
-        self.stages.push(Stage { done: done.clone(), ready, ledger, later: None });
+        self.stages.push(Stage { done: done.clone(), ready, next: Vec::new(), ledger, later: None });
         let index = self.stages.len() as u32 - 1;
         self.stage_of.insert(done, index);
         index
     }
 
     fn stage_after(&mut self, stage: u32, op: usize) -> u32 {
-        let mut done = self.stages[stage as usize].done.clone();
-        done[op] = true;
-        if let Some(index) = self.stage_of.get(&done) {
-            return *index;
+        let from = &self.stages[stage as usize];
+        if let Some(&(_, next)) = from.next.iter().find(|(run, _)| *run == op) {
+            return next;
         }
-        let ledger = self.prices.after(&self.stages[stage as usize].ledger, op, &done);
-        self.add_stage(done, ledger)
+        let mut done = from.done.clone();
+        done[op] = true;
+        let next = match self.stage_of.get(&done) {
+            Some(index) => *index,
+            None => {
+                let ledger = self.prices.after(&from.ledger, op, &done);
+                self.add_stage(done, ledger)
+            }
+        };
+        self.stages[stage as usize].next.push((op, next));
+        next
     }
 
     /// Returns the depth of a complete epoch.
@@ -215,9 +245,10 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         let node = self.nodes[index].clone();
         if let Some(carried) = self.lives.open.get(node.key.decided as usize) {
             for end in &carried.options {
-                let mut key = (*node.key).clone();
+                let (mut key, mut ends) = ((*node.key).clone(), self.ends(&node.key).clone());
                 key.decided += 1;
-                self.decide(&mut key, carried.before, carried.after, *end);
+                self.decide(&mut key, &mut ends, carried, *end);
+                key.ends = self.place_of_ends(ends);
                 if self.problem.room_of(&key.resident) <= self.problem.capacity_bytes {
                     self.offer(index, key, node.depth + 1, 0, None, children);
                 }
@@ -319,13 +350,13 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
             self.keep(child(key, paid, estimate), children);
             return None;
         }
-        let ledger = &self.stages[stage as usize].ledger;
+        let (ledger, ends) = (&self.stages[stage as usize].ledger, self.ends(&key));
         let mut candidates: Vec<Candidate> = key
             .resident
             .ones()
             .filter(|t| !problem.needs(op, *t))
             .map(|tensor| {
-                let end = Self::end(&key, tensor);
+                let end = ends.of(tensor);
                 let dirty = key.dirty.contains(tensor);
                 let store = if dirty { cost(problem.bytes(tensor)) } else { 0 };
                 let stays = ledger.beyond_base(tensor, end, 1 + usize::from(dirty));
@@ -382,10 +413,10 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
 
     /// Removes the tensors that this op was the last to read. A next value that is not to stay is stored.
     fn drop_dead(&self, key: &mut Key, need: &[usize], paid: &mut i128) {
-        let done = &self.stages[key.stage as usize].done;
+        let (done, ends) = (&self.stages[key.stage as usize].done, &self.ends[key.ends as usize]);
         for &t in need {
             let read = self.problem.graph.consumers(TensorId(t as u32)).iter().any(|op| !done[op.index()]);
-            if read || key.stays.contains(t) {
+            if read || ends.stays.contains(t) {
                 continue;
             }
             key.resident.remove(t);
