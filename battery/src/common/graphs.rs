@@ -3,6 +3,7 @@
 use lapidary_kernels::BlockView;
 
 use super::numbers::Numbers;
+use super::rig::accesses_are_checked;
 
 /// A block that owns its arrays.
 #[derive(Clone, Debug)]
@@ -69,11 +70,11 @@ impl Graph {
 /// Edges of the largest of the hostile graphs that are small.
 const SMALL_EDGES: usize = 4000;
 
-/// Returns graphs of every shape that has broken a kernel somewhere. With `LAPIDARY_TEST_GRAPHS=small`, leaves out those
-/// with many edges, which add no shape, and take long where each access to memory is checked.
+/// Returns graphs of every shape that has broken a kernel somewhere. Where each access to memory is checked, leaves out
+/// those with many edges, which add no shape.
 pub fn hostile_graphs() -> Vec<Graph> {
     let mut graphs = all_hostile_graphs();
-    if std::env::var_os("LAPIDARY_TEST_GRAPHS").is_some_and(|which| which == "small") {
+    if accesses_are_checked() {
         graphs.retain(|graph| graph.edges() <= SMALL_EDGES);
     }
     graphs

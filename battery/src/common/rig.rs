@@ -32,6 +32,12 @@ pub fn on_gpu() -> bool {
     gpu().is_some()
 }
 
+/// Whether each access to memory is checked while kernels run, which takes long: `LAPIDARY_TEST_ACCESSES=checked`. Then
+/// graphs are small, and a second run of the same kernel, which could show a race, is left out.
+pub fn accesses_are_checked() -> bool {
+    std::env::var_os("LAPIDARY_TEST_ACCESSES").is_some_and(|accesses| accesses == "checked")
+}
+
 /// Opens the device under test.
 pub fn open_device(threads: usize, capacity_bytes: u64) -> Box<dyn Device> {
     match gpu() {
