@@ -147,6 +147,7 @@ fn the_page_of_a_run_has_the_metrics_that_were_asked_for() {
     let rows = cells(&page);
     let macro_f1 = format!("{:.2} %", measured["test_macro_f1"].as_f64().unwrap() * 100.0);
     assert!(rows.contains(&vec!["test macro-F1".into(), macro_f1.clone()]), "{macro_f1}: {rows:?}");
+    assert!(page.contains(&format!("Metrics of the test vertices, epoch {}", measured["epoch"])));
     let confusion = measured["test_confusion"].as_array().unwrap();
     assert_eq!(confusion.len(), 7);
     for (class, counts) in confusion.iter().enumerate() {

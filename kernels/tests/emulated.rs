@@ -25,7 +25,7 @@ const SLOWEST: [&str; 6] = [
     "layer_norm_and_its_gradients",
     "windows_one_after_the_other_are_the_whole",
     "attention_is_the_reference",
-    "windows_of_attention",
+    SLOWEST_OF_RACES,
 ];
 
 /// Returns the tests that together run every kernel; in `ci/long`, no filter.
@@ -33,7 +33,7 @@ pub fn every_kernel() -> &'static [&'static str] {
     const EVERY_KERNEL: [&str; 11] = [
         "a_gather_has_the_same_bits",
         "gathers_in_bf16_are",
-        "windows_of_attention",
+        SLOWEST_OF_RACES,
         "cells_rows_and_columns",
         "linear_and_its_gradients",
         "edge_values",
@@ -61,7 +61,7 @@ pub fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
         command.env("LAPIDARY_TEST_ACCESSES", "checked");
     }
     if emulated.races {
-        // A wait of one thread lasts until the others have nothing to do, those of other tests as well.
+        // A thread waits until no other one has anything to do, those of other tests included.
         command.arg("--test-threads=1");
     }
     for filter in filters {

@@ -225,18 +225,22 @@ def batch_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     chosen = {name: settings[name] for name in BATCHES}
     _check_ranges(chosen)
-    if chosen["batch"] is None:
-        useless = next((name for name, value in chosen.items() if value != BATCHES[name]), None)
-        if useless is not None:
-            raise DataError(f"option `{useless}` is of mini-batches: it needs option `batch`")
-    elif chosen["fanout"] is None:
-        raise DataError("option `batch` needs option `fanout`, such as [15, 10]: edges to draw, layer by layer")
     for name in ("fanout", "eval_fanout"):
         if chosen[name] is not None:
             chosen[name] = _listed(chosen[name])
     for name in ("feature_cache", "device_cache"):
         if chosen[name] is not None:
             chosen[name] = str(chosen[name])
+    if chosen["batch"] is None:
+        useless = next((name for name, value in chosen.items() if value != BATCHES[name]), None)
+        if useless is not None:
+            raise DataError(f"option `{useless}` is for mini-batches, and needs option `batch`")
+        return chosen
+    if chosen["fanout"] is None:
+        raise DataError("option `batch` needs option `fanout`, such as [15, 10]: edges to draw, layer by layer")
+    for name in ("recompute", "strips"):
+        if settings[name] != TRAINING[name]:
+            raise DataError(f"option `{name}` does nothing on mini-batches; leave out one of it and option `batch`")
     return chosen
 
 

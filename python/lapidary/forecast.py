@@ -34,7 +34,7 @@ def plan(
         data: what :func:`lapidary.dataset` takes, or a :class:`Shape`.
         model: the model.
         profile: the device to predict for, such as ``h200``; by default this machine, which is measured once.
-        settings: those of :func:`lapidary.train`, but for mini-batches.
+        settings: those of :func:`lapidary.train`, without those for mini-batches.
 
     Returns:
         ``device_memory`` (bytes of each device), ``tiles``, ``strips``, ``host_bytes``, ``peak_device_bytes`` (one per

@@ -171,7 +171,8 @@ class Trainer:
         best = self.best_epoch
         if patience is None or best is None or self.epoch - best < patience:
             return False
-        return self.epoch in self._scores or self.epoch == self._resumed_at
+        was_evaluated = self.epoch == self._resumed_at and self.epoch % self._settings["eval_every"] == 0
+        return was_evaluated or self.epoch in self._scores
 
     def evaluate(self) -> Scores:
         """Returns the accuracies of the current weights, which are kept if they are the best so far."""
@@ -206,7 +207,7 @@ class Trainer:
             DataError: for a trainer on mini-batches, which ``lapidary plan --batch`` plans.
         """
         if self._settings["batch"] is not None:
-            raise DataError("option `batch`: epochs on the whole graph are planned here, and mini-batches by the command")
+            raise DataError("option `batch`: mini-batches cannot be planned here; use `lapidary plan --batch`")
         settings = {name: self._settings[name] for name in _settings.WHOLE_GRAPH}
         forecast = plan(self.data, self._model, **settings)
         tiles, strips, planned, _ = self._native.sizes()
@@ -231,6 +232,7 @@ class Trainer:
 
         Raises:
             DataError: if it is of a run with other data or settings, or damaged.
+            FileError: if it cannot be read.
         """
         resumed_at = self._native.resume(os.fspath(path))
         if resumed_at is not None:

@@ -119,7 +119,8 @@ def train(
         model: ``gcn``, ``gin``, ``commnet``, ``resgcn``, ``sage``, ``graphconv``, ``gat`` or ``gatv2``.
         patience: stop after this number of epochs without a better validation accuracy.
         out: a folder for a checkpoint at the end, also after Ctrl-C.
-        resume: continue from the newest checkpoint in ``out``, if there is one, up to ``epochs`` in all.
+        resume: continue from the newest checkpoint in ``out``, if there is one, up to ``epochs`` in all. ``epochs`` and
+            ``lr`` may be new; other settings have to be those of the checkpoint.
         progress: whether to show a bar; by default in notebooks and terminals. It needs tqdm.
         callbacks: each is called with the record of each epoch; training stops if one returns ``True``.
         settings: ``hidden``, ``layers``, ``dropout``, ``epochs``, ``lr``, ``weight_decay``, ``optimizer`` (``adam``,
@@ -142,18 +143,23 @@ def train(
     """
     if resume and out is None:
         raise DataError("option `resume` continues from the folder that option `out` names")
+    lock = None
     if out is not None:
         _check_folder(Path(out), resume)
+        lock = _lapidary.NativeRunLock(os.fspath(out))
     trainer = Trainer(data, model, **settings)
-    saved = trainer.resume(out) if out is not None and resume else None
+    if out is not None and resume and trainer.resume(out) is not None:
+        trainer._native.ask_learning_rate(settings["lr"])
+    saved = trainer.epoch, trainer.best_epoch
     try:
         trainer.fit(callbacks=callbacks, patience=patience, progress=progress)
     except KeyboardInterrupt:
-        if out is not None and trainer.epoch > (saved or 0):
+        if out is not None and trainer.epoch > saved[0]:
             trainer.save(out)
         raise
-    if out is not None and trainer.epoch != saved:
+    if out is not None and (trainer.epoch, trainer.best_epoch) != saved:
         trainer.save(out)
+    del lock
     return Run(trainer)
 
 

@@ -8,6 +8,7 @@ mod error;
 mod forecast;
 mod lent;
 mod predictor;
+mod run_lock;
 mod settings;
 mod suggested;
 mod trainer;
@@ -20,6 +21,8 @@ mod _lapidary {
     use crate::forecast::forecast;
     #[pymodule_export]
     use crate::predictor::NativePredictor;
+    #[pymodule_export]
+    use crate::run_lock::NativeRunLock;
     #[pymodule_export]
     use crate::suggested::suggest;
     #[pymodule_export]

@@ -116,6 +116,14 @@ impl NativeTrainer {
         self.with(py, |trainer| trainer.resume(path))
     }
 
+    /// Sets the learning rate of a resumed run, if it is another one than the run was last asked for.
+    fn ask_learning_rate(&self, py: Python<'_>, lr: f64) -> PyResult<()> {
+        self.with(py, |trainer| match trainer.asked_learning_rate() == lr {
+            true => Ok(()),
+            false => trainer.change_learning_rate(lr, "resume"),
+        })
+    }
+
     fn set_learning_rate(&self, py: Python<'_>, lr: f64) -> PyResult<()> {
         self.with(py, |trainer| trainer.set_learning_rate(lr))
     }

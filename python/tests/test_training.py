@@ -150,7 +150,7 @@ def test_mini_batches_learn_and_predict(data: lapidary.Dataset, tmp_path: Path) 
     embedded = lapidary.train(data, "sage", hidden=8, epochs=3, batch=7, fanout=[3, 2], embedding=5, progress=False)
     assert embedded.trainer.weights()["embedding.weight"].shape == (60, 5)
     assert embedded.predict().shape == (60,)
-    with pytest.raises(lapidary.DataError, match="planned"):
+    with pytest.raises(lapidary.DataError, match="cannot be planned here"):
         run.trainer.plan()
 
 
@@ -184,6 +184,41 @@ def test_a_run_goes_on_where_it_ended(data: lapidary.Dataset, tmp_path: Path, ba
     assert trainer.resume(folder) == trainer.epoch == 9
     with pytest.raises(lapidary.DataError, match="seed"):
         lapidary.Trainer(data, **{"hidden": 4, "seed": 1, **batches}).resume(folder)
+
+
+def test_a_resumed_run_has_the_learning_rate_of_the_call(data: lapidary.Dataset, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"hidden": 4, "progress": False, "out": tmp_path / "run", "resume": True}
+    lapidary.train(data, epochs=2, lr=0.02, **settings)
+    assert lapidary.train(data, epochs=4, lr=0.02, **settings).trainer.learning_rate == 0.02
+    assert lapidary.train(data, epochs=6, lr=0.005, **settings).trainer.learning_rate == 0.005
+
+
+def test_an_evaluation_after_the_last_epoch_is_saved(data: lapidary.Dataset, tmp_path: Path) -> None:
+    trainer = lapidary.Trainer(data, hidden=4, epochs=2, eval_every=0)
+    trainer.step(), trainer.step()
+    trainer.save(tmp_path / "run")
+    settings: dict[str, Any] = {"hidden": 4, "epochs": 2, "eval_every": 0, "progress": False, "out": tmp_path / "run"}
+    assert lapidary.train(data, resume=True, **settings).best_epoch == 2
+    trainer = lapidary.Trainer(data, hidden=4, epochs=2, eval_every=0)
+    trainer.resume(tmp_path / "run")
+    assert trainer.best_epoch == 2
+
+
+def test_one_run_at_a_time_has_a_folder(data: lapidary.Dataset, tmp_path: Path) -> None:
+    def other(record: lapidary.Epoch) -> None:
+        with pytest.raises(OSError, match="in use"):
+            short_run(data, out=tmp_path / "run", resume=True)
+
+    short_run(data, out=tmp_path / "run", callbacks=[other])
+    short_run(data, out=tmp_path / "run", resume=True)
+
+
+def test_patience_counts_evaluations_of_a_resumed_run(data: lapidary.Dataset) -> None:
+    trainer = lapidary.Trainer(data, hidden=4, eval_every=5)
+    trainer.fit(5)
+    trainer._resumed_at = 7
+    trainer.fit(2)
+    assert trainer.epoch == 7 and not trainer._is_stale(trainer.epoch - trainer.best_epoch)
 
 
 def test_patience_holds_for_a_resumed_run(data: lapidary.Dataset, tmp_path: Path) -> None:

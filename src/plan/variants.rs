@@ -48,10 +48,10 @@ pub(crate) struct Choice<'a> {
 impl Choice<'_> {
     /// Fits one of the variants, which `lower` lowers by number, to the devices: see [`fit`].
     ///
-    /// If the first variant fits, and copies nothing for want of memory or copies are not weighed, it is chosen, and nothing
-    /// else is planned. Otherwise all others are planned quickly, and the one of least `seconds` is chosen; the first one,
-    /// unless another one saves [`WORTHWHILE`] and copies no more. Then, if copies are weighed, steps go through tiles in the
-    /// order that copies less.
+    /// The first variant is chosen, and nothing else is planned, if it fits and either copies nothing for want of memory or
+    /// copies are not weighed. Otherwise all others are planned quickly, and the one of least `seconds` is chosen; the first
+    /// one, unless another one saves [`WORTHWHILE`] and copies no more. Then, if copies are weighed, steps go through tiles in
+    /// the order that copies less.
     ///
     /// # Errors
     /// If no variant fits, the error of the one that lacks least. Other errors of `lower`, `plan` and `seconds`.

@@ -1,5 +1,8 @@
 //! What the machine code of gathers does per edge, from the table that `ci/cubin` makes.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use crate::storage_type::StorageType;
 
 /// The table; its first lines describe it. `ci/cubin` fails if it is not that of the kernels.
@@ -11,16 +14,24 @@ const RELEASE: &str = "==== NVRTC 12.8 ====";
 /// The architectures of the table, in the order of its columns.
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 
+/// For each gather kernel and storage type, the instructions that a warp issues per edge, by architecture.
+static ISSUED_PER_EDGE: LazyLock<HashMap<(&str, &str), [f64; 3]>> = LazyLock::new(|| {
+    let of_line = |line: &'static str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        // After the name and the type: edges, instructions of the loop by architecture, and those that are issued.
+        let number = |place: usize| words.get(place)?.parse::<f64>().ok();
+        let (edges, issued) = (number(2)?, [number(6)?, number(7)?, number(8)?]);
+        Some(((words[0], words[1]), issued.map(|issued| issued / edges)))
+    };
+    section("gather").filter_map(of_line).collect()
+});
+
 /// Returns the instructions that a warp issues per edge that its groups add, in the loop of a gather kernel; `None` for
 /// an architecture or a kernel that is not in the table.
 pub(super) fn issued_per_edge(kernel: &str, stored: StorageType, architecture: &str) -> Option<f64> {
     let column = ARCHITECTURES.iter().position(|&known| known == architecture)?;
-    let words = section("gather")
-        .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        .find(|words| words.len() > 2 && words[..2] == [kernel, stored.name()])?;
-    // After the name and the type: edges, instructions of the loop by architecture, and those that are issued.
-    let number = |place: usize| words.get(place)?.parse::<f64>().ok();
-    Some(number(6 + column)? / number(2)?)
+    let issued: &HashMap<(&str, &str), [f64; 3]> = &ISSUED_PER_EDGE;
+    issued.get(&(kernel, stored.name())).map(|issued| issued[column])
 }
 
 /// Returns the lines of the release below the line that begins with `word`, up to an empty line.

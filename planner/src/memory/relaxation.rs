@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::lives::{Carried, End, Life, Lives};
 use super::problem::Problem;
 
-/// The intervals of all values, one behind the other: for each value those before its readers, and then its tail.
+/// The intervals of all values in one list: for each value, the intervals before its readers, then its tail.
 struct Intervals {
     runs: Vec<Range<u32>>,
     /// For each interval, its first run; then the number of runs.

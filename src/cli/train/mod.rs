@@ -116,6 +116,9 @@ pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
         let written = page.map_or(Ok(()), |(file, page)| {
             file.write(&page::finish(page, measured.as_ref().ok().and_then(Option::as_ref)))
         });
+        if let (Err(_), Err(also)) = (&measured, &written) {
+            failure::report(also);
+        }
         measured.and(written)?;
         Ok(if cut_short { watch.exit_code() } else { ExitCode::SUCCESS })
     });
@@ -128,9 +131,9 @@ pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     }
 }
 
-/// Prints what `--metric` asks for, and returns it. The devices hold nothing of the training then, so the pass has their whole
-/// memory.
-fn measure(output: &OutputArgs, data: &Dataset, trainer: Trainer) -> Result<Measured> {
+/// Prints what `--metric` asks for, and returns it, with the epoch whose weights it is of. The devices hold nothing of the
+/// training then, so the pass has their whole memory.
+fn measure(output: &OutputArgs, data: &Dataset, trainer: Trainer) -> Result<(Option<u64>, Measured)> {
     let epoch = trainer.best().map(|best| best.epoch);
     let predictor = trainer.predictor()?;
     drop(trainer);
@@ -140,13 +143,13 @@ fn measure(output: &OutputArgs, data: &Dataset, trainer: Trainer) -> Result<Meas
         let mut line = json!({"event": "metrics", "dataset": data.name(), "epoch": epoch});
         measured.add_to(&mut line);
         json_line(&line)?;
-        return Ok(measured);
+        return Ok((epoch, measured));
     }
     let mut rows = vec![("metrics", epoch.map_or_else(|| "-".into(), |epoch| format!("of epoch {epoch}")))];
     rows.extend(measured.rows());
     print(&format!("\n{}", facts(&rows)))?;
     measured.print_confusion()?;
-    Ok(measured)
+    Ok((epoch, measured))
 }
 
 /// Reads the data, and chooses the flags that were not given. Returns the data in the order of the run, the model, and what was
@@ -232,7 +235,8 @@ fn epochs(
     let lines_every = args.training.epochs().div_ceil(PROGRESS_LINES).max(1);
     let mut done = Done::default();
     let (mut val, mut evaluated) = (None, false);
-    let mut stale = stale_epochs(args, trainer);
+    // A resumed run is judged where it would have been without the interruption.
+    let mut stale = stale_epochs(args, trainer).filter(|_| trainer.epoch() % args.training.eval_every == 0);
     let mut recovery = Recovery::new(args, trainer)?;
     while trainer.epoch() < args.training.epochs() && stale.is_none() && !watch.is_over(trainer, ranks) {
         let batches = args.checkpoints.batches_to_run(batches_done(trainer));

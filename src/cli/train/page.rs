@@ -65,10 +65,11 @@ pub(super) fn page(args: &TrainArgs, (model, data): (&Model, &Dataset), trainer:
     Page { title, blocks }
 }
 
-/// Adds what was measured, and how to run this again.
-pub(super) fn finish(mut page: Page, measured: Option<&Measured>) -> Page {
-    if let Some(measured) = measured {
-        page.blocks.push(Block::Heading("Metrics of the test vertices".into()));
+/// Adds what was measured, with the weights of which epoch, and how to run this again.
+pub(super) fn finish(mut page: Page, measured: Option<&(Option<u64>, Measured)>) -> Page {
+    if let Some((epoch, measured)) = measured {
+        let of_epoch = epoch.map_or_else(String::new, |epoch| format!(", epoch {epoch}"));
+        page.blocks.push(Block::Heading(format!("Metrics of the test vertices{of_epoch}")));
         page.blocks.extend(measured.blocks());
     }
     page.blocks.push(Block::Heading("Again".into()));

@@ -26,7 +26,7 @@ pub struct SamplerOptions {
     pub fanouts: Fanouts,
     /// Whether edges are drawn with replacement. Only `neighbor` can.
     pub replace: bool,
-    /// Whether edges are drawn by their weights instead of uniformly. Only `neighbor` can.
+    /// Whether edges are drawn by their weights instead of uniformly. Only `neighbor` can, and without replacement.
     pub by_weight: bool,
 }
 
@@ -38,7 +38,7 @@ impl SamplerOptions {
     /// Checks the name, and that the sampler has the options.
     ///
     /// # Errors
-    /// [`Error::Value`], of option `sampler`.
+    /// [`Error::Value`], of option `sampler` or `by_weight`.
     pub fn check(&self) -> Result<()> {
         let wrong = |expected| Err(Error::Value { option: "sampler", value: self.name.clone(), expected });
         if !Self::NAMES.contains(&self.name.as_str()) {
@@ -46,7 +46,11 @@ impl SamplerOptions {
         }
         let options = [("replace", self.replace), ("by_weight", self.by_weight)];
         match options.into_iter().find(|&(_, is_set)| is_set && self.name != "neighbor") {
-            Some((option, _)) => wrong(format!("only neighbor draws as option `{option}` asks")),
+            Some((option, _)) => wrong(format!("only neighbor has option `{option}`")),
+            None if self.replace && self.by_weight => {
+                let expected = "edges are drawn without replacement then; leave out option `replace`".into();
+                Err(Error::Value { option: "by_weight", value: "true".into(), expected })
+            }
             None => Ok(()),
         }
     }
