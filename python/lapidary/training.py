@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -143,24 +144,34 @@ def train(
     """
     if resume and out is None:
         raise DataError("option `resume` continues from the folder that option `out` names")
-    lock = None
-    if out is not None:
-        _check_folder(Path(out), resume)
-        lock = _lapidary.NativeRunLock(os.fspath(out))
-    trainer = Trainer(data, model, **settings)
-    if out is not None and resume and trainer.resume(out) is not None:
-        trainer._native.ask_learning_rate(settings["lr"])
-    saved = trainer.epoch, trainer.best_epoch
-    try:
-        trainer.fit(callbacks=callbacks, patience=patience, progress=progress)
-    except KeyboardInterrupt:
-        if out is not None and trainer.epoch > saved[0]:
+    with _in_folder(out, resume):
+        trainer = Trainer(data, model, **settings)
+        if out is not None and resume and trainer.resume(out) is not None:
+            trainer._native.ask_learning_rate(settings["lr"])
+        saved = trainer.epoch, trainer.best_epoch
+        try:
+            trainer.fit(callbacks=callbacks, patience=patience, progress=progress)
+        except KeyboardInterrupt:
+            if out is not None and trainer.epoch > saved[0]:
+                trainer.save(out)
+            raise
+        if out is not None and (trainer.epoch, trainer.best_epoch) != saved:
             trainer.save(out)
-        raise
-    if out is not None and (trainer.epoch, trainer.best_epoch) != saved:
-        trainer.save(out)
-    del lock
     return Run(trainer)
+
+
+@contextlib.contextmanager
+def _in_folder(out: Optional[str | os.PathLike[str]], resume: bool) -> Iterator[None]:
+    """Checks the folder of checkpoints, if there is one, and keeps other runs out of it."""
+    if out is None:
+        yield
+        return
+    _check_folder(Path(out), resume)
+    lock = _lapidary.NativeRunLock(os.fspath(out))
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _check_folder(folder: Path, resume: bool) -> None:

@@ -209,8 +209,14 @@ def test_one_run_at_a_time_has_a_folder(data: lapidary.Dataset, tmp_path: Path) 
         with pytest.raises(OSError, match="in use"):
             short_run(data, out=tmp_path / "run", resume=True)
 
+    def fails(record: lapidary.Epoch) -> None:
+        raise KeyboardInterrupt
+
     short_run(data, out=tmp_path / "run", callbacks=[other])
-    short_run(data, out=tmp_path / "run", resume=True)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        short_run(data, out=tmp_path / "run", resume=True, epochs=9, callbacks=[fails])
+    # The exception still has the frames of that run.
+    assert short_run(data, out=tmp_path / "run", resume=True, epochs=5).trainer.epoch == 5, raised
 
 
 def test_patience_counts_evaluations_of_a_resumed_run(data: lapidary.Dataset) -> None:
