@@ -236,7 +236,7 @@ fn epochs(
     let mut done = Done::default();
     let (mut val, mut evaluated) = (None, false);
     // A resumed run is judged where it would have been without the interruption.
-    let mut stale = stale_epochs(args, trainer).filter(|_| trainer.epoch() % args.training.eval_every == 0);
+    let mut stale = stale_epochs(args, trainer).filter(|_| trainer.epoch().is_multiple_of(args.training.eval_every));
     let mut recovery = Recovery::new(args, trainer)?;
     while trainer.epoch() < args.training.epochs() && stale.is_none() && !watch.is_over(trainer, ranks) {
         let batches = args.checkpoints.batches_to_run(batches_done(trainer));
