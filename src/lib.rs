@@ -50,7 +50,7 @@ mod versions;
 
 pub use bytesize::ByteSize;
 pub use dataset::{Arrays, Dataset, FeatureNorm};
-pub use error::{Error, LockHolder, NotFinite, Result};
+pub use error::{Error, LockHolder, NotFinite, Result, parse_option};
 pub use graph::{Graph, VertexOrder};
 pub use infer::{
     Accuracy, Classes, GraphPrediction, LivePredictions, ModelRecord, Position, Prediction, Predictions, Predictor,

@@ -36,8 +36,14 @@ fn a_wrong_command_line_exits_with_2() {
         (&["train", "--data", "builtin:foo"], "(--data)"),
         (&["train", "--early-stop", "2", "--eval-every", "0"], "of which --eval-every 0 makes none"),
         (&["train", "--batch", "9", "--fanout", "5", "--sampler", "foo"], "--sampler cannot be `foo`"),
-        (&["train", "--batch", "9", "--fanout", "5", "--sampler", "ladies", "--replace"], "has --replace"),
-        (&["train", "--batch", "9", "--fanout", "5", "--sampler", "subgraph", "--by-weight"], "has --by-weight"),
+        (
+            &["train", "--batch", "9", "--fanout", "5", "--sampler", "ladies", "--replace"],
+            "only neighbor has --replace",
+        ),
+        (
+            &["train", "--batch", "9", "--fanout", "5", "--sampler", "subgraph", "--by-weight"],
+            "only neighbor has --by-weight",
+        ),
         (
             &["train", "--batch", "9", "--fanout", "5", "--seeds", "even"],
             "--seeds cannot be `even`: write balanced or own",

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use lapidary::sample::{Fanouts, NeighborSampler};
-use lapidary::{Batches, Dataset, Error, Result, SamplerOptions, TrainerBuilder};
+use lapidary::{Batches, Dataset, Result, SamplerOptions, TrainerBuilder, parse_option};
 use pyo3::prelude::*;
 
 /// How mini-batches are drawn; without a size, none are.
@@ -33,7 +33,7 @@ impl BatchSettings {
     /// Adds the mini-batches to a trainer.
     ///
     /// # Errors
-    /// [`Error::Value`] for a text that cannot be parsed; [`Error::DataLacks`].
+    /// Those of [`SamplerOptions::batches`], and of texts that cannot be parsed.
     pub(crate) fn add_to<'a>(&self, mut builder: TrainerBuilder<'a>, data: &Dataset) -> Result<TrainerBuilder<'a>> {
         if let Some(batches) = self.batches(data)? {
             builder = builder.batches(batches);
@@ -50,10 +50,8 @@ impl BatchSettings {
         };
         let Self { replace, by_weight, .. } = *self;
         let sampler = SamplerOptions { name: self.sampler.clone(), fanouts, replace, by_weight };
-        let mut batches = sampler.batches(size, data)?.look_ahead(self.look_ahead);
-        if let Some(shares) = parsed("seeds", &Some(self.seeds.clone()))? {
-            batches = batches.seeds(shares);
-        }
+        let shares = parse_option("seeds", &self.seeds)?;
+        let mut batches = sampler.batches(size, data)?.look_ahead(self.look_ahead).seeds(shares);
         if let Some(cache) = parsed("feature_cache", &self.feature_cache)? {
             batches = batches.feature_cache(cache);
         }
@@ -69,9 +67,5 @@ impl BatchSettings {
 
 /// Parses the value of an option, if it has one.
 fn parsed<T: FromStr<Err: Display>>(option: &'static str, text: &Option<String>) -> Result<Option<T>> {
-    let parse = |text: &String| {
-        let wrong = |error: T::Err| Error::Value { option, value: text.clone(), expected: error.to_string() };
-        text.parse().map_err(wrong)
-    };
-    text.as_ref().map(parse).transpose()
+    text.as_ref().map(|text| parse_option(option, text)).transpose()
 }

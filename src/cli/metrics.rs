@@ -29,6 +29,9 @@ pub(super) enum Metric {
     Confusion,
 }
 
+/// The header and the rows of a confusion matrix, or why it is not shown.
+type ShownConfusion = std::result::Result<(Vec<String>, Vec<Vec<String>>), String>;
+
 /// The metrics of the test vertices that were asked for.
 #[derive(Debug)]
 pub(super) struct Measured {
@@ -87,7 +90,7 @@ impl Measured {
     pub(super) fn blocks(&self) -> Vec<Block> {
         let rows = self.rows();
         let facts = (!rows.is_empty()).then(|| Block::facts(&rows));
-        let confusion = self.asked.contains(&Metric::Confusion).then(|| match self.shown_confusion() {
+        let confusion = self.shown_confusion().map(|shown| match shown {
             Ok((header, rows)) => Block::Table { header, rows },
             Err(why) => Block::Paragraph(why),
         });
@@ -99,33 +102,33 @@ impl Measured {
     /// # Errors
     /// [`Error::Io`](crate::error::Error::Io) when standard output is closed.
     pub(super) fn print_confusion(&self) -> Result<()> {
-        if !self.asked.contains(&Metric::Confusion) {
-            return Ok(());
-        }
-        let shown = match self.shown_confusion() {
+        let shown = self.shown_confusion().map(|shown| match shown {
             Ok((header, rows)) => {
                 let mut shown = table(header);
                 shown.add_rows(rows);
                 align(shown)
             }
             Err(why) => why,
-        };
-        print(&format!("\n{shown}"))
+        });
+        shown.map_or(Ok(()), |shown| print(&format!("\n{shown}")))
     }
 
-    /// Returns the header and the rows of the confusion matrix, or why it is not shown.
-    fn shown_confusion(&self) -> std::result::Result<(Vec<String>, Vec<Vec<String>>), String> {
+    /// Returns the confusion matrix, if it was asked for.
+    fn shown_confusion(&self) -> Option<ShownConfusion> {
+        if !self.asked.contains(&Metric::Confusion) {
+            return None;
+        }
         let Some(counts) = &self.confusion else {
-            return Err("No confusion matrix: it needs test vertices with one class each.".into());
+            return Some(Err("No confusion matrix: it needs test vertices with one class each.".into()));
         };
         if counts.nrows() > MOST_CLASSES {
-            return Err(format!("The confusion matrix has {} classes: --json shows it.", counts.nrows()));
+            return Some(Err(format!("The confusion matrix has {} classes: --json shows it.", counts.nrows())));
         }
         let names = || self.classes.iter().map(|name| one_line(name).into_owned());
         let header = ["test class \\ predicted".to_owned()].into_iter().chain(names()).collect();
         let row = |(name, row): (String, ArrayView1<'_, u64>)| {
             [name].into_iter().chain(row.iter().map(|&n| count(n))).collect()
         };
-        Ok((header, names().zip(counts.rows()).map(row).collect()))
+        Some(Ok((header, names().zip(counts.rows()).map(row).collect())))
     }
 }

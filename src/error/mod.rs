@@ -4,7 +4,9 @@ mod lock_holder;
 mod not_finite;
 mod tasks_file;
 
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use crate::dataset;
 use crate::host::told_apart;
@@ -17,6 +19,14 @@ pub use tasks_file::TasksFileError;
 
 /// The result of all fallible public functions.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Parses the value of an option.
+///
+/// # Errors
+/// [`Error::Value`], which says what the error of the parser says.
+pub fn parse_option<T: FromStr<Err: Display>>(option: &'static str, text: &str) -> Result<T> {
+    text.parse().map_err(|error: T::Err| Error::Value { option, value: text.into(), expected: error.to_string() })
+}
 
 /// Why something failed. Each message is one sentence that says what was found, what was expected, and what to do.
 ///

@@ -30,6 +30,7 @@ static ISSUED_PER_EDGE: LazyLock<HashMap<(&str, &str), [f64; 3]>> = LazyLock::ne
 /// an architecture or a kernel that is not in the table.
 pub(super) fn issued_per_edge(kernel: &str, stored: StorageType, architecture: &str) -> Option<f64> {
     let column = ARCHITECTURES.iter().position(|&known| known == architecture)?;
+    // As a map of shorter-lived names, it can be asked for any name.
     let issued: &HashMap<(&str, &str), [f64; 3]> = &ISSUED_PER_EDGE;
     issued.get(&(kernel, stored.name())).map(|issued| issued[column])
 }

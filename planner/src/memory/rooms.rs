@@ -30,7 +30,7 @@ pub(super) fn rooms(problem: &Problem, lives: &Lives) -> Vec<u64> {
     for life in &lives.lives {
         staying_runs(life).cloned().flatten().for_each(|at| staying[at as usize].push(life.room));
     }
-    let mut sums = Sums::default();
+    let mut sums = SubsetSums::default();
     staying.into_iter().enumerate().map(|(at, sizes)| sums.room(free(at), sizes)).collect()
 }
 
@@ -46,12 +46,12 @@ const SUMS: usize = 512;
 
 /// The distinct sums of subsets, in ascending order, and memory for the next ones.
 #[derive(Default)]
-struct Sums {
+struct SubsetSums {
     found: Vec<u64>,
     next: Vec<u64>,
 }
 
-impl Sums {
+impl SubsetSums {
     /// Returns the greatest sum of sizes that can stay while an op runs. Large tensors stay whole or not at all; the
     /// remaining small ones may stay in part.
     fn room(&mut self, room: u64, mut sizes: Vec<u64>) -> u64 {

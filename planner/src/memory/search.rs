@@ -413,7 +413,7 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
 
     /// Removes the tensors that this op was the last to read. A next value that is not to stay is stored.
     fn drop_dead(&self, key: &mut Key, need: &[usize], paid: &mut i128) {
-        let (done, ends) = (&self.stages[key.stage as usize].done, &self.ends[key.ends as usize]);
+        let (done, ends) = (&self.stages[key.stage as usize].done, self.ends(key));
         for &t in need {
             let read = self.problem.graph.consumers(TensorId(t as u32)).iter().any(|op| !done[op.index()]);
             if read || ends.stays.contains(t) {

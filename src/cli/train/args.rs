@@ -13,7 +13,7 @@ use crate::cli::model::ModelArgs;
 use crate::cli::output::say;
 use crate::cli::reorder::ReorderArgs;
 use crate::dataset::{Dataset, FeatureNorm, VAL};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, parse_option};
 use crate::infer::checkpoint::states;
 use crate::infer::{Position, Predictor};
 use crate::model::{Model, Weights};
@@ -21,11 +21,10 @@ use crate::plan::{Reorder, RunGathers};
 use crate::program::Strips;
 use crate::ranks::Ranks;
 use crate::runtime::Partition;
-use crate::sample::{Fanouts, NeighborSampler, ParseFanoutsError};
+use crate::sample::{Fanouts, NeighborSampler};
 use crate::train::{
     Adam, AdamW, Batches, ClassWeights, DecayLayers, FeatureCache, Optimizer, PLAIN_EPOCHS, PLAIN_LEARNING_RATE,
-    ParseClassWeightsError, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, SamplerOptions,
-    SeedShares, Sgd, Topology, Trainer, other_layers, recorded_order,
+    SamplerOptions, SeedShares, Sgd, Topology, Trainer, other_layers, recorded_order,
 };
 
 /// The built-in dataset that `lapidary train` uses without `--data`.
@@ -218,16 +217,12 @@ impl BatchArgs {
     }
 
     fn seed_shares(&self) -> Result<SeedShares> {
-        let wrong = |error: ParseSeedSharesError| {
-            let (value, expected) = (self.seeds.clone(), error.to_string());
-            Error::Value { option: "seeds", value, expected }
-        };
-        self.seeds.parse().map_err(wrong)
+        parse_option("seeds", &self.seeds)
     }
 
     /// Returns the caches of features in memory and on the devices.
     fn caches(&self) -> Result<[Option<FeatureCache>; 2]> {
-        let parsed = |option, text: &Option<String>| text.as_deref().map(|text| cache(option, text)).transpose();
+        let parsed = |option, text: &Option<String>| text.as_deref().map(|text| parse_option(option, text)).transpose();
         Ok([parsed("feature_cache", &self.feature_cache)?, parsed("device_cache", &self.device_cache)?])
     }
 
@@ -254,24 +249,13 @@ impl DrawArgs {
         let Some(text) = &self.fanout else { return Ok(None) };
         let options = SamplerOptions {
             name: self.sampler.clone(),
-            fanouts: fanouts("fanout", text)?,
+            fanouts: parse_option("fanout", text)?,
             replace: self.replace,
             by_weight: self.by_weight,
         };
         options.check()?;
         Ok(Some(options))
     }
-}
-
-fn fanouts(option: &'static str, text: &str) -> Result<Fanouts> {
-    let wrong = |error: ParseFanoutsError| Error::Value { option, value: text.into(), expected: error.to_string() };
-    text.parse().map_err(wrong)
-}
-
-fn cache(option: &'static str, text: &str) -> Result<FeatureCache> {
-    let wrong =
-        |error: ParseFeatureCacheError| Error::Value { option, value: text.into(), expected: error.to_string() };
-    text.parse().map_err(wrong)
 }
 
 #[derive(Debug, Args)]
@@ -384,12 +368,7 @@ impl TrainingArgs {
     }
 
     fn class_weights(&self) -> Result<ClassWeights> {
-        let text = &self.class_weights;
-        let wrong = |error: ParseClassWeightsError| {
-            let expected = error.to_string();
-            Error::Value { option: "class_weights", value: text.clone(), expected }
-        };
-        text.parse().map_err(wrong)
+        parse_option("class_weights", &self.class_weights)
     }
 }
 
@@ -459,16 +438,11 @@ impl TrainArgs {
     }
 
     fn topology(&self) -> Result<Topology> {
-        let text = &self.training.topology;
-        let wrong = |error: ParseTopologyError| {
-            let expected = error.to_string();
-            Error::Value { option: "topology", value: text.clone(), expected }
-        };
-        text.parse().map_err(wrong)
+        parse_option("topology", &self.training.topology)
     }
 
     fn eval_fanouts(&self) -> Result<Option<Fanouts>> {
-        self.training.eval_fanout.as_deref().map(|text| fanouts("eval_fanout", text)).transpose()
+        self.training.eval_fanout.as_deref().map(|text| parse_option("eval_fanout", text)).transpose()
     }
 
     pub(super) fn feature_norm(&self) -> Result<Option<FeatureNorm>> {

@@ -109,25 +109,26 @@ pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
         let done = Done { compared, ..done };
         summarise(args, &data, &trainer, &done, ranks)?;
         let page = report.map(|file| (file, page::page(args, (&model, &data), &trainer, &done)));
-        let cut_short = is_cut_short(args, &trainer, &watch);
-        let measures = !cut_short && !args.output.metrics.metric.is_empty();
-        let measured = measures.then(|| measure(&args.output, &data, trainer)).transpose();
+        let (cut_short, asks) = (is_cut_short(args, &trainer, &watch), !args.output.metrics.metric.is_empty());
+        let measured = (asks && !cut_short).then(|| measure(&args.output, &data, trainer)).transpose();
         // A page without metrics is better than none.
         let written = page.map_or(Ok(()), |(file, page)| {
             file.write(&page::finish(page, measured.as_ref().ok().and_then(Option::as_ref)))
         });
-        if let (Err(_), Err(also)) = (&measured, &written) {
-            failure::report(also);
-        }
-        measured.and(written)?;
+        both(written, measured)?;
         Ok(if cut_short { watch.exit_code() } else { ExitCode::SUCCESS })
     });
-    match (ended, traced) {
-        (Err(error), Err(also)) => {
+    both(traced, ended)
+}
+
+/// Returns the value if nothing failed. If both failed, reports the error of what came beside the run, and returns the other.
+fn both<T>(beside: Result<()>, ended: Result<T>) -> Result<T> {
+    match (beside, ended) {
+        (Err(also), Err(error)) => {
             failure::report(&also);
             Err(error)
         }
-        (ended, traced) => traced.and(ended),
+        (beside, ended) => beside.and(ended),
     }
 }
 
