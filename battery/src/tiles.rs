@@ -119,6 +119,20 @@ pub(crate) fn windows_find_their_edges_in_rows_of_all_lengths() {
             });
             assert!(same_bits(&windows, &whole), "{cuts:?}: not the bits of the whole");
         }
+        // As many tiles as a launch on a GPU takes, fewer and more; every other one is empty.
+        for tiles in [31, 32, 33, 80] {
+            let joined = on_any_threads(&format!("rows of all lengths, {tiles} tiles at once"), |rig| {
+                let tile =
+                    |i: usize| rig.mat(&rows_of(&own, i.div_ceil(2) * m / tiles..(i + 1).div_ceil(2) * m / tiles));
+                let mut sources = (0..2 * tiles).map(tile);
+                let out = rig.out(graph.rows(), d);
+                let mut call = gather(rig, &own, out).window(0, None);
+                call.inputs[0] = sources.next().unwrap();
+                call.more_sources = sources.collect();
+                rig.run(out, &call)
+            });
+            assert!(same_bits(&joined, &whole), "{tiles} tiles at once: not the bits of the whole");
+        }
     }
 }
 

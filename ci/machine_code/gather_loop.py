@@ -11,7 +11,7 @@ NAME = re.compile(r"^gather_(?:\w+_)?(\d)x(\d)$")
 class GatherLoop:
     edges: int  # that a round adds
     instructions: int  # of the loop, with all of its branches
-    issued: int  # by a warp in a round on the shortest way: no halo, no fault
+    issued: int  # by a warp in a round on the shortest way: all sources in one matrix, no fault
     per_edge: float
     per_16_bytes: float  # per edge and 16 bytes of columns of a thread
     branches: int  # between the first and the last load of an index
@@ -55,12 +55,16 @@ def gather_loop(kernel, storage):
 
 
 def _adding_loops(kernel, cells):
-    """Yields the loops that load rows of at least four edges and add their cells: the loop, the number of edges, and the
-    loads of indices and of rows."""
+    """Yields the innermost loops that load rows of at least four edges and add their cells: the loop, the number of edges,
+    and the loads of indices and of rows. Loops inside of them find the matrices of sources. Loops with barriers sum hubs."""
+    found = set()
     for loop in kernel.loops():
+        if not found.isdisjoint(loop) or any(kernel.code[position].operation == "BAR" for position in loop):
+            continue
         adds = sum(kernel.code[position].operation == "FADD" for position in loop)
         indices, rows = _loads(kernel, loop)
         if adds >= 4 * cells and adds % cells == 0 and indices and rows:
+            found |= set(loop)
             yield loop, adds // cells, indices, rows
 
 

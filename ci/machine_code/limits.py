@@ -16,7 +16,7 @@ class GatherLimit:
 
     kernels: str
     storage: str
-    instructions: int | None  # for four edges, with all branches
+    instructions: int | None  # that a warp issues for four edges, on the shortest way
     between: int  # branches and stores between the first and the last load of an index
 
 
@@ -24,10 +24,10 @@ GATHER_LIMITS = [
     # No gather waits for a branch between the loads of its indices.
     GatherLimit(r"gather_.*", "f32", None, 0),
     GatherLimit(r"gather_.*", "bf16", None, 0),
-    # Sources of one matrix: no halo and no window.
-    GatherLimit(r"gather_4x1", "f32", 80, 0),
-    # Sources of a window, or of a matrix and its halo.
-    GatherLimit(r"gather_split_4x1", "f32", 150, 0),
+    # Sources of one matrix: no halo, no tiles and no window.
+    GatherLimit(r"gather_4x1", "f32", 60, 0),
+    # Sources of a window, or of several matrices.
+    GatherLimit(r"gather_split_4x1", "f32", 110, 0),
 ]
 
 
@@ -51,7 +51,7 @@ def _beyond(kernel, storage, loop):
     for limit in GATHER_LIMITS:
         if limit.storage != storage or not re.fullmatch(limit.kernels, kernel):
             continue
-        for_four = loop.instructions * 4 / loop.edges
+        for_four = loop.issued * 4 / loop.edges
         if limit.instructions is not None and for_four > limit.instructions:
             yield f"{for_four:g} instructions for four edges, of at most {limit.instructions}"
         if loop.branches + loop.stores > limit.between:

@@ -68,7 +68,7 @@ class Kernel:
         return sum(instruction.operation == operation for instruction in self.code)
 
     def loops(self):
-        """Returns the innermost loops, each as the ascending positions of its instructions."""
+        """Returns the loops, each as the ascending positions of its instructions, inner ones before those around them."""
         before = [[] for _ in self.code]
         for position, after in enumerate(self.successors()):
             for next_one in after:
@@ -78,9 +78,7 @@ class Kernel:
             for header in after:
                 if header <= latch:
                     loops.setdefault(header, set()).update(_reaching(before, latch, header))
-        bodies = list(loops.items())
-        innermost = [body for head, body in bodies if not any(h != head and h in body for h, _ in bodies)]
-        return sorted(sorted(body) for body in innermost)
+        return sorted((sorted(body) for body in loops.values()), key=lambda loop: (len(loop), loop))
 
     def shortest_path(self, loop):
         """Returns the least number of instructions that a warp issues in one round of a loop."""

@@ -265,7 +265,9 @@ extern "C" __attribute__((visibility("default"))) const Use* simt_uses(size_t* c
             }
         }
     }
-    for (const auto& [at, peers] : atomics) uses.push_back({at, 1, true});
+    for (const auto& [at, peers] : atomics) {
+        if (!is_shared(at)) uses.push_back({at, 1, true});
+    }
     return *count = uses.size(), uses.data();
 }
 

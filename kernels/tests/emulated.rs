@@ -163,8 +163,8 @@ fn gathers_over_a_small_cache_are_the_same() {
 #[ignore = "full: compiles changed kernels, and runs gathers four times: 4 s"]
 fn gathers_by_some_columns_run_where_they_are_faster_and_are_right() {
     let test = ["some_columns_at_a_time"];
-    let store = "write_output<VECTOR>(a.out, a.steps.wide, row * a.d + column[t], cell[t])";
-    let plant = format!("{store}=>{}", store.replace("+ column[t]", "+ column[t] - blockIdx.y"));
+    let store = "write_output<VECTOR>(a.out, a.steps.wide, row * a.d + column, cell[t])";
+    let plant = format!("{store}=>{}", store.replace("+ column", "+ column - blockIdx.y"));
     for (slice_ms, runs) in [(1000, "[0]"), (-1000, "[0, 1, 2]")] {
         let emulated = Emulated { seed: 6, cache: Some(10 << 10), slice_ms, ..Emulated::default() };
         passes(emulated, &test, 1);

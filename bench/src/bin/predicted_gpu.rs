@@ -43,9 +43,9 @@ each card and their sources are in `cost_model/src/gpu.rs` and `cost_model/src/p
 H200 is the one that [gathers on an H200](gpu_gathers.md) reached. Products and row steps are predicted by flops and bytes
 of the profile.
 
-[Measured](gpu-check-NVIDIA-H200-2026-11-26/report.md) on an H200, over random graphs with hubs: gathers over Reddit at 16,
-41, 64, 128 and 256 columns in 1.59, 3.86, 4.09, 7.94 and 15.85 ms; epochs of Reddit 602-16-41 and 602-256-41 in 4.44 and
-12.15 ms, of products 104-256-256-47 in 125 ms.
+[Measured](gpu-check-NVIDIA-H200-2026-11-27/report.md) on an H200, over random graphs with hubs: gathers over Reddit at 16,
+41, 64, 128 and 256 columns in 1.50, 3.78, 3.66, 7.10 and 14.12 ms; epochs of Reddit 602-16-41 and 602-256-41 in 4.44 and
+12.11 ms, of products 104-256-256-47 in 126 ms.
 ";
 
 fn main() -> Result<()> {

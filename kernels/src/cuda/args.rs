@@ -6,6 +6,9 @@ use bytemuck::{Pod, Zeroable};
 /// Most row steps in one kernel: `MOST_STEPS` of `common.cuh`.
 pub(super) const MOST_STEPS: usize = 6;
 
+/// Most matrices of sources in a gather's launch: `MOST_MATRICES` of `gather.cuh`.
+pub(super) const MOST_MATRICES: usize = 32;
+
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Mask {
@@ -40,17 +43,16 @@ pub(super) struct Gather {
     pub(super) indptr: u64,
     pub(super) indices: u64,
     pub(super) weights: u64,
-    pub(super) own: u64,
-    pub(super) halo: u64,
     pub(super) sum: u64,
     pub(super) out: u64,
     pub(super) fault: u64,
     pub(super) rows: u64,
     pub(super) edges: u64,
-    pub(super) first_source: u64,
-    pub(super) own_sources: u64,
-    pub(super) sources: u64,
-    pub(super) windowed: u64,
+    pub(super) sources: [u64; MOST_MATRICES],
+    pub(super) firsts: [u32; MOST_MATRICES + 1],
+    pub(super) matrices: u32,
+    pub(super) sources_before: u32,
+    pub(super) sources_behind: u32,
     pub(super) d: u32,
     pub(super) lanes: u32,
     pub(super) most_edges: u32,

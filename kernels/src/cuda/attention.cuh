@@ -61,6 +61,15 @@ struct Attention {
     Steps steps;
 };
 
+// Finds the edges of a row whose sources are in the window.
+__device__ inline void edges_at_hand(const Attention& a, u64 row, u64& first, u64& last) {
+    row_edges(a.indptr, a.edges, row, a.fault, first, last);
+    if (a.windowed) {
+        first = first_from(a, first, last, a.first_source);
+        last = first_from(a, first, last, a.first_source + a.own_sources);
+    }
+}
+
 // What the threads of a warp share of a chunk.
 struct Chunk {
     const void* row[WARP];

@@ -112,16 +112,6 @@ __device__ inline u64 first_from(const Args& a, u64 first, u64 last, u64 limit) 
     return first;
 }
 
-// Finds the edges of a row whose sources are in the window.
-template <class Args>
-__device__ inline void edges_at_hand(const Args& a, u64 row, u64& first, u64& last) {
-    row_edges(a.indptr, a.edges, row, a.fault, first, last);
-    if (a.windowed) {
-        first = first_from(a, first, last, a.first_source);
-        last = first_from(a, first, last, a.first_source + a.own_sources);
-    }
-}
-
 // The counter-based draws of random.rs.
 constexpr u64 GOLDEN = 0x9e3779b97f4a7c15ull;
 

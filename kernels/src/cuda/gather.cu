@@ -11,27 +11,26 @@
 // are the same for any grid. The first blocks sum the hubs; see gather.cuh.
 //
 // Each kernel exists with and without WEIGHTED, and with and without SPLIT: whether the sources are a window of all, or
-// are in two matrices.
+// are in several matrices, such as tiles.
 
 template <int VECTOR, int TILES, bool WEIGHTED, bool SPLIT>
 struct Sum {
     float cell[TILES][VECTOR];
-    // The column of each tile. A tile that is not there reads the first one's, and is not written.
-    u32 column[TILES];
+    // How far each tile lies behind the first column. A tile that is not there reads the first one's, and is not written.
+    u32 behind[TILES];
     bool exists[TILES];
-    // Whether all sources so far exist.
-    bool valid;
+    Finder<SPLIT> finder;
 
     __device__ void start(const Gather& a, u64 row, u32 first_column) {
-        valid = true;
+        finder.start(a, first_column);
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
-            const u32 c = first_column + t * a.lanes * VECTOR;
-            exists[t] = t == 0 || c < a.d;
-            column[t] = exists[t] ? c : first_column;
+            const u32 c = t * a.lanes * VECTOR;
+            exists[t] = t == 0 || first_column + c < a.d;
+            behind[t] = exists[t] ? c : 0;
 #pragma unroll
             for (int i = 0; i < VECTOR; ++i) cell[t][i] = 0.0f;
-            if (a.sum) Cells<VECTOR>::load(a.sum + row * a.d + column[t], cell[t]);
+            if (a.sum) Cells<VECTOR>::load(a.sum + row * a.d + first_column + behind[t], cell[t]);
         }
     }
 
@@ -50,16 +49,9 @@ struct Sum {
         for (int k = 0; k < COUNT; ++k) weight[k] = WEIGHTED ? read_once(weights + k) : 1.0f;
 #pragma unroll
         for (int k = 0; k < COUNT; ++k) {
-            const Source source = source_of<SPLIT>(a, u[k]);
-            valid = valid && source.exists;
+            const u32 row = finder.find(a, u[k]);
 #pragma unroll
-            for (int t = 0; t < TILES; ++t) {
-                if (SPLIT) {
-#pragma unroll
-                    for (int i = 0; i < VECTOR; ++i) x[k][t][i] = 0.0f;
-                }
-                if (!SPLIT || source.exists) Cells<VECTOR>::load(source.at(a, column[t]), x[k][t]);
-            }
+            for (int t = 0; t < TILES; ++t) Cells<VECTOR>::load(finder.at(a, row, behind[t]), x[k][t]);
         }
         if (next) read_ids<COUNT>(next, u);
 #pragma unroll
@@ -107,8 +99,9 @@ struct Sum {
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
             if (!exists[t]) continue;
-            apply_steps<VECTOR>(a.steps, row, column[t], a.d, cell[t]);
-            write_output<VECTOR>(a.out, a.steps.wide, row * a.d + column[t], cell[t]);
+            const u32 column = finder.column + behind[t];
+            apply_steps<VECTOR>(a.steps, row, column, a.d, cell[t]);
+            write_output<VECTOR>(a.out, a.steps.wide, row * a.d + column, cell[t]);
         }
     }
 };
@@ -132,18 +125,19 @@ __device__ void gather_rows(const Gather& a) {
     sum.start(a, row, column);
     sum.add_range(a, first, (u32)(last - first));
     sum.write(a, row);
-    if (!sum.valid) report_missing<SPLIT>(a, first, last);
+    if (!sum.finder.valid) report_missing<SPLIT>(a, first, last);
 }
 
 // Returns how many blocks fit a multiprocessor: the most for which the compiler spills no registers.
-__device__ constexpr u32 blocks(u32 vector, u32 tiles, bool split) {
-    return split || tiles == 4 ? 2 : vector * tiles == 8 ? 3 : 4;
+__device__ constexpr u32 blocks(u32 tiles, bool weighted, bool split) {
+    if (!split) return tiles == 4 ? 3 : 4;
+    return tiles == 4 || (weighted && tiles == 2) ? 2 : 3;
 }
 
 // The host compiles one kind of gather at a time: that of ONLY_WEIGHTED and ONLY_SPLIT. Without them, all are compiled.
-#define GATHER_KIND(NAME, VECTOR, TILES, WEIGHTED, SPLIT)                     \
-    KERNEL_OF(blocks(VECTOR, TILES, SPLIT), NAME##VECTOR##x##TILES, Gather) { \
-        gather_rows<VECTOR, TILES, WEIGHTED, SPLIT>(a);                       \
+#define GATHER_KIND(NAME, VECTOR, TILES, WEIGHTED, SPLIT)                       \
+    KERNEL_OF(blocks(TILES, WEIGHTED, SPLIT), NAME##VECTOR##x##TILES, Gather) { \
+        gather_rows<VECTOR, TILES, WEIGHTED, SPLIT>(a);                         \
     }
 
 #if !defined(ONLY_SPLIT)

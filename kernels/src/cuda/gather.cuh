@@ -4,21 +4,23 @@
 // first blocks of a launch sum the hubs, a few columns each. All threads of a block read edges into shared memory; one
 // thread per column adds them, one behind the other, while the next edges are on their way.
 
+// Most matrices of sources in a launch.
+constexpr u32 MOST_MATRICES = 32;
+
 struct Gather {
     const u64* indptr;
     const u32* indices;
     const float* weights;
-    const Stored* own;
-    const Stored* halo;
     const float* sum;  // sum over the sources before the window, or null
     void* out;         // f32 with `steps.wide`
     Fault* fault;
     u64 rows;
     u64 edges;
-    u64 first_source;  // first source of the own matrix
-    u64 own_sources;
-    u64 sources;
-    u64 windowed;  // whether a row may have sources outside of the window
+    const Stored* sources[MOST_MATRICES];  // the matrices of the sources
+    u32 firsts[MOST_MATRICES + 1];         // the first source of each matrix, then the end of the last one
+    u32 matrices;                          // none of them is empty
+    u32 sources_before;                    // whether a row may have sources before those of the matrices
+    u32 sources_behind;                    // the same, behind them
     u32 d;
     u32 lanes;
     u32 most_edges;  // of a row that is no hub
@@ -28,62 +30,95 @@ struct Gather {
     Steps steps;
 };
 
-// A source: a row of one of the two matrices, if it exists.
-struct Source {
-    const Stored* matrix;
-    u32 row;
-    bool exists;
+// Finds the rows of sources. Without SPLIT they are in one matrix, which has a row. With SPLIT, a finder remembers the
+// matrix of the last source, because the sources of a row mostly ascend. A row that exists takes the place of one that does
+// not.
+template <bool SPLIT>
+struct Finder {
+    u32 column;
+    bool valid;               // whether all sources so far exist
+    const Stored* matrix;     // from the column on
+    u32 number, first, rows;  // of the matrix; `first` is its first source
 
-    __device__ const Stored* at(const Gather& a, u32 column) const {
+    // Starts to find cells in a column of the sources.
+    __device__ void start(const Gather& a, u32 column) {
+        this->column = column;
+        valid = true;
+        if (SPLIT) go_to(a, 0);
+    }
+
+    __device__ void go_to(const Gather& a, u32 to) {
+        number = to;
+        matrix = a.sources[to] + column;
+        first = a.firsts[to];
+        rows = a.firsts[to + 1] - first;
+    }
+
+    // Returns the row of a source in `matrix`.
+    __device__ u32 find(const Gather& a, u32 u) {
+        if (!SPLIT) {
+            const u32 last = a.firsts[1] - 1;
+            valid = valid && u <= last;
+            return u < last ? u : last;
+        }
+        if (u - first >= rows) {
+            u32 to = u < first ? 0 : number;
+            while (to + 1 < a.matrices && u >= a.firsts[to + 1]) ++to;
+            go_to(a, to);
+            const bool exists = u - first < rows;
+            valid = valid && exists;
+            if (!exists) u = first;
+        }
+        return u - first;
+    }
+
+    // Returns the address of the cell of a row that lies so many columns behind the first one.
+    __device__ const Stored* at(const Gather& a, u32 row, u32 behind) const {
         // In bytes, which takes one instruction. A row has fewer than 2^32.
-        return (const Stored*)((const char*)(matrix + column) + (u64)row * (a.d * (u32)sizeof(Stored)));
+        const u64 bytes = (u64)row * (a.d * (u32)sizeof(Stored));
+        if (SPLIT) return (const Stored*)((const char*)matrix + bytes) + behind;
+        return (const Stored*)((const char*)(a.sources[0] + column + behind) + bytes);
     }
 };
-
-// Returns a source. Without SPLIT there is at least one, whose row takes the place of one that does not exist.
-template <bool SPLIT>
-__device__ inline Source source_of(const Gather& a, u32 u) {
-    const u32 own_sources = (u32)a.own_sources;
-    if (!SPLIT) {
-        const u32 last = own_sources - 1;
-        return {a.own, u < last ? u : last, u <= last};
-    }
-    const u32 own = u - (u32)a.first_source;
-    const bool is_own = own < own_sources;
-    return {is_own ? a.own : a.halo, is_own ? own : u - own_sources, is_own || u < (u32)a.sources};
-}
 
 // Reports the first source of a row that does not exist.
 template <bool SPLIT>
 __device__ inline void report_missing(const Gather& a, u64 first, u64 last) {
+    Finder<SPLIT> finder;
+    finder.start(a, 0);
     for (u64 edge = first; edge < last; ++edge) {
         const u32 u = a.indices[edge];
-        if (source_of<SPLIT>(a, u).exists) continue;
+        finder.find(a, u);
+        if (finder.valid) continue;
         report(a.fault->item, ITEM, u);
         return;
     }
 }
 
+// Finds the edges of a row whose sources are in the matrices.
 template <bool SPLIT>
 __device__ inline void edges_of(const Gather& a, u64 row, u64& first, u64& last) {
-    if (SPLIT) {
-        edges_at_hand(a, row, first, last);
-    } else {
-        row_edges(a.indptr, a.edges, row, a.fault, first, last);
-    }
+    row_edges(a.indptr, a.edges, row, a.fault, first, last);
+    if (!SPLIT) return;
+    if (a.sources_before) first = first_from(a, first, last, a.firsts[0]);
+    if (a.sources_behind) last = first_from(a, first, last, a.firsts[a.matrices]);
+    if (a.matrices || first == last) return;
+    report(a.fault->item, ITEM, a.indices[first]);
+    last = first;
 }
 
 // Columns of a hub that a block sums: one sector of f32.
 constexpr u32 HUB_COLUMNS = 8;
 // Edges that a block reads at a time.
 constexpr u32 HUB_EDGES = 256;
-// Rows among which a block looks for hubs.
+// Most rows among which a block looks for hubs.
 constexpr u32 HUB_ROWS = 1024;
 
 // Edges of a hub on their way into shared memory. Every thread holds VECTOR cells of some of them.
 template <int VECTOR, bool WEIGHTED, bool SPLIT>
 struct HubEdges {
     static constexpr u32 LANES = HUB_COLUMNS / VECTOR, COUNT = HUB_EDGES * LANES / THREADS;
+    Finder<SPLIT> finder;
     u32 u[COUNT];
     float weight[COUNT];
     float x[COUNT][VECTOR];
@@ -98,20 +133,15 @@ struct HubEdges {
         }
     }
 
-    // Reads cells of the sources, from a column on. Returns whether all sources exist.
-    __device__ bool read_rows(const Gather& a, u32 column) {
-        bool valid = true;
+    // Reads cells of the sources.
+    __device__ void read_rows(const Gather& a) {
 #pragma unroll
         for (u32 k = 0; k < COUNT; ++k) {
-            const Source source = source_of<SPLIT>(a, u[k]);
-            valid = valid && source.exists;
-#pragma unroll
-            for (u32 i = 0; i < VECTOR; ++i) x[k][i] = 0.0f;
-            if (!SPLIT || source.exists) Cells<VECTOR>::load(source.at(a, column), x[k]);
+            const u32 row = finder.find(a, u[k]);
+            Cells<VECTOR>::load(finder.at(a, row, 0), x[k]);
 #pragma unroll
             for (u32 i = 0; i < VECTOR; ++i) x[k][i] = WEIGHTED ? weight[k] * x[k][i] : x[k][i];
         }
-        return valid;
     }
 
     // Writes the cells into shared memory, where each edge has HUB_COLUMNS of them.
@@ -151,13 +181,14 @@ __device__ void gather_hub(const Gather& a, float (&staged)[2][HUB_EDGES * HUB_C
     using Edges = HubEdges<VECTOR, WEIGHTED, SPLIT>;
     u64 first, last;
     edges_of<SPLIT>(a, row, first, last);
-    const u32 at = first_column + threadIdx.x % Edges::LANES * VECTOR, column = at < a.d ? at : first_column;
+    const u32 at = first_column + threadIdx.x % Edges::LANES * VECTOR;
     const u32 mine = first_column + threadIdx.x;
     const bool adds = threadIdx.x < HUB_COLUMNS && mine < a.d;
     float sum[1] = {a.sum && adds ? a.sum[row * a.d + mine] : 0.0f};
     Edges edges;
+    edges.finder.start(a, at < a.d ? at : first_column);
     edges.read_ids(a, first, last);
-    bool valid = edges.read_rows(a, column);
+    edges.read_rows(a);
     edges.read_ids(a, first + HUB_EDGES, last);
     edges.stage(staged[0]);
     __syncthreads();
@@ -165,7 +196,7 @@ __device__ void gather_hub(const Gather& a, float (&staged)[2][HUB_EDGES * HUB_C
     for (u64 base = first; base < last; base += HUB_EDGES, half ^= 1) {
         const bool more = base + HUB_EDGES < last;
         if (more) {
-            valid = edges.read_rows(a, column) && valid;
+            edges.read_rows(a);
             edges.read_ids(a, base + 2 * HUB_EDGES, last);
         }
         if (adds) {
@@ -175,7 +206,7 @@ __device__ void gather_hub(const Gather& a, float (&staged)[2][HUB_EDGES * HUB_C
         if (more) edges.stage(staged[half ^ 1]);
         __syncthreads();
     }
-    if (!valid) report_missing<SPLIT>(a, first, last);
+    if (!edges.finder.valid) report_missing<SPLIT>(a, first, last);
     if (adds) {
         apply_steps<1>(a.steps, row, mine, a.d, sum);
         write_output<1>(a.out, a.steps.wide, row * a.d + mine, sum);
@@ -192,27 +223,32 @@ __device__ inline bool is_hub(const Gather& a, u64 row) {
     return last - first > a.most_edges;
 }
 
-// Sums the hubs of a group of rows. A thread looks at four rows side by side; those of the next thread lie far away,
-// because hubs may lie side by side.
+// Returns a row of a group. A thread looks at four rows side by side; those of the next thread lie far away, because hubs
+// may lie side by side.
+__device__ inline u64 row_of_group(const Gather& a, u32 group, u32 i) {
+    constexpr u32 BESIDE = HUB_ROWS / THREADS;
+    return ((u64)(i / BESIDE) * a.hub_groups + group) * BESIDE + i % BESIDE;
+}
+
+// Sums the hubs of a group of rows.
 template <int VECTOR, bool WEIGHTED, bool SPLIT>
 __device__ void gather_hubs(const Gather& a, u32 slice) {
     constexpr u32 BESIDE = HUB_ROWS / THREADS;
     alignas(16) __shared__ float staged[2][HUB_EDGES * HUB_COLUMNS];
-    __shared__ u32 found[THREADS];  // a bit for each of the thread's rows
+    __shared__ u32 found[HUB_ROWS], count;
     const u32 first_column = slice + blockIdx.x % a.hub_slices * HUB_COLUMNS, group = blockIdx.x / a.hub_slices;
     if (first_column >= a.d) return;
-    u32 mine = 0;
+    if (threadIdx.x == 0) count = 0;
+    __syncthreads();
 #pragma unroll
     for (u32 k = 0; k < BESIDE; ++k) {
-        const u64 row = ((u64)threadIdx.x * a.hub_groups + group) * BESIDE + k;
-        if (row < a.rows && is_hub<SPLIT>(a, row)) mine |= 1u << k;
+        const u32 i = threadIdx.x * BESIDE + k;
+        const u64 row = row_of_group(a, group, i);
+        // Whichever comes first: hubs do not wait for each other.
+        if (row < a.rows && is_hub<SPLIT>(a, row)) found[atomicAdd(&count, 1u)] = i;
     }
-    found[threadIdx.x] = mine;
-    if (!__syncthreads_or(mine)) return;
+    __syncthreads();
 #pragma unroll 1
-    for (u32 i = 0; i < THREADS * BESIDE; ++i) {
-        if (!(found[i / BESIDE] >> i % BESIDE & 1)) continue;
-        const u64 row = ((u64)(i / BESIDE) * a.hub_groups + group) * BESIDE + i % BESIDE;
-        gather_hub<VECTOR, WEIGHTED, SPLIT>(a, staged, row, first_column);
-    }
+    for (u32 hub = 0; hub < count; ++hub)
+        gather_hub<VECTOR, WEIGHTED, SPLIT>(a, staged, row_of_group(a, group, found[hub]), first_column);
 }

@@ -1,6 +1,8 @@
 //! Launches of gathers.
 
-use super::args::{self, MOST_STEPS};
+use bytemuck::Zeroable;
+
+use super::args::{self, MOST_MATRICES, MOST_STEPS};
 use super::autotune::{Shape, columns_to_try};
 use super::compile::File;
 use super::edges::lookup;
@@ -16,70 +18,75 @@ use crate::op::call::Call;
 const MOST_SLICES: u32 = 65_535;
 
 impl Plan<'_> {
-    /// Prepares a gather, or a window of one, and the steps that follow it. If the sources are in several matrices, each
-    /// has a launch, which adds to what the one before wrote.
+    /// Prepares a gather, or a window of one, and the steps that follow it. If the sources are in more matrices than a
+    /// launch takes, there are several launches; each adds to what the one before wrote.
     pub(super) fn gather(&mut self, call: &Call) -> Result<()> {
         let name = call.name_of_head();
         let (block, BlockAddresses { indptr, indices }) = self.block_of(call)?;
-        let (own, out, windowed) = (call.inputs[0], call.out(), call.first_source.is_some());
+        let (first, out) = (call.first_source.unwrap_or(0), call.out());
         let weights = call.head_inputs().get(1).map_or(Ok(0), |&weights| self.mat(weights))?;
-        let (own_at, out_at) = (self.mat(own)?, self.mat(out)?);
+        let out_at = self.mat(out)?;
         let (n, d) = (block.rows, out.cols);
-        let end = call.sources().fold(call.first_source.unwrap_or(0), |end, tile| end.saturating_add(tile.rows));
+        let end = call.sources().fold(first, |end, tile| end.saturating_add(tile.rows));
         if end > block.own_sources {
             let (index, limit) = (end as u64, block.own_sources as u64 + 1);
             return Err(Error::Index { call: name, operand: "the window's end", index, limit });
         }
         let steps = self.steps(call)?;
-        let (first, rest) = steps.split_at(steps.len().min(MOST_STEPS));
+        let (fused, rest) = steps.split_at(steps.len().min(MOST_STEPS));
         let limit = block.own_sources as u64 + block.halo_sources as u64;
         if limit > u64::from(u32::MAX) {
             let want = "fewer than 2^32 on a GPU";
             return Err(Error::Argument { call: name, operand: "sources", want, got: limit as f64 });
         }
-        let args = args::Gather {
+        let mut args = args::Gather {
             indptr,
             indices,
             weights,
-            own: own_at,
-            halo: call.halo.map_or(Ok(0), |halo| self.mat(halo))?,
             sum: call.sum.map_or(Ok(0), |sum| self.mat(sum))?,
             out: out_at,
             fault: self.lookup(lookup(name, block, limit)),
             rows: n as u64,
             edges: block.edges as u64,
-            first_source: call.first_source.unwrap_or(0) as u64,
-            own_sources: own.rows as u64,
-            sources: if windowed { 0 } else { limit },
-            windowed: u64::from(windowed),
             d: columns(name, d)?,
-            lanes: 0,
-            most_edges: 0,
-            hub_groups: 0,
-            hub_slices: 0,
-            unused: 0,
-            steps: pack_steps(first, out.float()),
+            ..args::Gather::zeroed()
         };
-        let held = own.rows + block.halo_sources;
-        let weighted = weights != 0;
-        let shape = Shape { rows: n, edges: block.edges, sources: held, d, stored: own.float(), weighted };
-        let (mut sum, mut first_source) = (args.sum, args.first_source);
-        let count = call.sources().count();
-        for (i, tile) in call.sources().enumerate() {
-            let steps = if i + 1 == count { first } else { &[] };
-            let (own, own_sources) = (self.mat(tile)?, tile.rows as u64);
-            let steps = pack_steps(steps, out.float());
-            let shape = Shape { sources: if count > 1 { tile.rows } else { held }, ..shape };
-            self.launch_gather(shape, args::Gather { own, own_sources, sum, first_source, steps, ..args });
-            (sum, first_source) = (out_at, first_source + own_sources);
+        let stored = call.inputs[0].float();
+        let shape = Shape { rows: n, edges: block.edges, sources: 0, d, stored, weighted: weights != 0 };
+        let matrices = call.sources().chain(call.halo).map(|matrix| Ok((self.mat(matrix)?, matrix.rows as u32)));
+        let mut matrices: Vec<_> = matrices.collect::<Result<_>>()?;
+        matrices.retain(|&(_, rows)| rows > 0);
+        let mut groups: Vec<_> = matrices.chunks(MOST_MATRICES).collect();
+        if groups.is_empty() {
+            groups.push(&[]);
+        }
+        let mut end = first as u32;
+        for (i, group) in groups.iter().enumerate() {
+            let last = i + 1 == groups.len();
+            args.matrices = group.len() as u32;
+            args.firsts[0] = end;
+            for (k, &(address, rows)) in group.iter().enumerate() {
+                end += rows;
+                (args.sources[k], args.firsts[k + 1]) = (address, end);
+            }
+            // Without a window, the matrices have all sources; one behind them does not exist, which is reported.
+            let windowed = call.first_source.is_some() || groups.len() > 1;
+            args.sources_before = u32::from(args.firsts[0] > 0);
+            args.sources_behind = u32::from(windowed && (!last || u64::from(end) < limit));
+            args.steps = pack_steps(if last { fused } else { &[] }, out.float());
+            let sources = (end - args.firsts[0]) as usize;
+            // A window has about its share of the edges.
+            let edges = (block.edges as u128 * sources as u128 / u128::from(limit.max(1))) as usize;
+            self.launch_gather(Shape { sources, edges, ..shape }, &args);
+            args.sum = out_at;
         }
         self.steps_in_place(call, out_at, rest)
     }
 
     /// Launches the gather by whole rows, or by groups of columns if only those fit the cache and that is faster.
-    fn launch_gather(&mut self, shape: Shape, args: args::Gather) {
+    fn launch_gather(&mut self, shape: Shape, args: &args::Gather) {
         // The kernels for one matrix read a row in place of a source that does not exist, so they need one.
-        let split = args.windowed != 0 || args.sources != args.own_sources || args.own_sources == 0;
+        let split = args.sources_before + args.sources_behind > 0 || args.matrices != 1;
         let kind = GatherKind { weighted: shape.weighted, split };
         let launch = |columns: usize| {
             if shape.d == 0 {
@@ -93,7 +100,7 @@ impl Plan<'_> {
                 most_edges: hubs.most_edges,
                 hub_groups: hubs.groups,
                 hub_slices: hubs.slices,
-                ..args
+                ..*args
             };
             kernel_call(File::Gather(kind).over(shape.stored), kind.kernel(&division), blocks, &args)
         };

@@ -82,10 +82,20 @@ impl Drop for Pinned {
     }
 }
 
-/// The buffers of one direction. They are allocated at the first copy.
+/// The buffers of one direction.
 pub(super) struct Staging {
     context: Arc<CudaContext>,
-    buffers: Mutex<Vec<Buffer>>,
+    ring: Mutex<Ring>,
+}
+
+/// Buffers that copies use by turns, also short ones of a single piece, so that each may begin while the one before is still
+/// moved.
+#[derive(Default)]
+struct Ring {
+    /// They are allocated when they are first used.
+    buffers: Vec<Buffer>,
+    /// Number of pieces so far.
+    pieces: usize,
 }
 
 struct Buffer {
@@ -96,7 +106,7 @@ struct Buffer {
 
 impl Staging {
     pub(super) fn new(context: &Arc<CudaContext>) -> Self {
-        Self { context: context.clone(), buffers: Mutex::default() }
+        Self { context: context.clone(), ring: Mutex::default() }
     }
 
     /// Queues a copy of `src` to the GPU's `address`. `src` is no longer needed when this returns.
@@ -104,9 +114,11 @@ impl Staging {
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub(super) fn upload(&self, stream: &CudaStream, address: u64, src: &[u8]) -> Result<()> {
-        let mut buffers = self.buffers.lock();
+        let mut ring = self.ring.lock();
         for (i, piece) in src.chunks(PIECE).enumerate() {
-            let buffer = self.buffer(&mut buffers, i)?;
+            let place = ring.pieces;
+            ring.pieces += 1;
+            let buffer = self.buffer(&mut ring, place)?;
             buffer.moved.synchronize().during("waiting for a copy")?;
             let pinned = &mut buffer.memory.bytes_mut()[..piece.len()];
             move_bytes(pinned, piece);
@@ -124,20 +136,21 @@ impl Staging {
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub(super) fn download(&self, stream: &CudaStream, address: u64, dst: &mut [u8]) -> Result<()> {
-        let mut buffers = self.buffers.lock();
-        let pieces = dst.len().div_ceil(PIECE);
+        let mut ring = self.ring.lock();
+        let (pieces, first) = (dst.len().div_ceil(PIECE), ring.pieces);
+        ring.pieces += pieces;
         for i in 0..pieces + BUFFERS - 1 {
             // The oldest piece must leave its buffer before the buffer is used again.
             if let Some(out) = i.checked_sub(BUFFERS - 1) {
                 let dst = &mut dst[out * PIECE..];
                 let len = dst.len().min(PIECE);
-                let buffer = self.buffer(&mut buffers, out)?;
+                let buffer = self.buffer(&mut ring, first + out)?;
                 buffer.moved.synchronize().during("waiting for a copy")?;
                 move_bytes(&mut dst[..len], &buffer.memory.bytes()[..len]);
             }
             if i < pieces {
                 let len = (dst.len() - i * PIECE).min(PIECE);
-                let buffer = self.buffer(&mut buffers, i)?;
+                let buffer = self.buffer(&mut ring, first + i)?;
                 let pinned = &mut buffer.memory.bytes_mut()[..len];
                 // SAFETY: the slot has as many bytes from `address` on; the buffer is not read before `moved` has
                 // happened.
@@ -149,13 +162,13 @@ impl Staging {
         Ok(())
     }
 
-    fn buffer<'a>(&self, buffers: &'a mut Vec<Buffer>, piece: usize) -> Result<&'a mut Buffer> {
+    fn buffer<'a>(&self, ring: &'a mut Ring, piece: usize) -> Result<&'a mut Buffer> {
         let index = piece % BUFFERS;
-        while buffers.len() <= index {
+        while ring.buffers.len() <= index {
             let moved = self.context.new_event(None).during("making an event")?;
-            buffers.push(Buffer { memory: Pinned::new(PIECE)?, moved });
+            ring.buffers.push(Buffer { memory: Pinned::new(PIECE)?, moved });
         }
-        Ok(&mut buffers[index])
+        Ok(&mut ring.buffers[index])
     }
 }
 
