@@ -66,18 +66,22 @@ fn what_was_not_measured_is_said() {
     assert_eq!((&shown["kernels"], &shown["age_seconds"]), (&Value::Null, &Value::Null));
 }
 
-#[test]
-#[ignore = "full: it measures all kernels, which takes a minute"]
-fn the_suite_is_measured_once() {
-    let cache = tempfile::tempdir().unwrap();
-    let measured = lines(cache.path(), &["profile", "--json"]).remove(0);
-    let names: Vec<&str> =
-        measured["kernels"].as_array().unwrap().iter().map(|kernel| kernel["kernel"].as_str().unwrap()).collect();
-    for name in
-        ["gather", "gather in windows", "gather bf16", "linear", "layer_norm", "attention", "copy to the device"]
-    {
-        assert!(names.contains(&name), "{name} was not measured: {names:?}");
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "long: it measures all kernels, which takes a minute"]
+    fn the_suite_is_measured_once() {
+        let cache = tempfile::tempdir().unwrap();
+        let measured = lines(cache.path(), &["profile", "--json"]).remove(0);
+        let names: Vec<&str> =
+            measured["kernels"].as_array().unwrap().iter().map(|kernel| kernel["kernel"].as_str().unwrap()).collect();
+        for name in
+            ["gather", "gather in windows", "gather bf16", "linear", "layer_norm", "attention", "copy to the device"]
+        {
+            assert!(names.contains(&name), "{name} was not measured: {names:?}");
+        }
+        let again = lines(cache.path(), &["profile", "--json"]).remove(0);
+        assert_eq!(again["kernels"], measured["kernels"]);
     }
-    let again = lines(cache.path(), &["profile", "--json"]).remove(0);
-    assert_eq!(again["kernels"], measured["kernels"]);
 }
