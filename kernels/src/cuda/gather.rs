@@ -52,7 +52,6 @@ impl Plan<'_> {
             ..args::Gather::zeroed()
         };
         let stored = call.inputs[0].float();
-        let shape = Shape { rows: n, edges: block.edges, sources: 0, d, stored, weighted: weights != 0 };
         let matrices = call.sources().chain(call.halo).map(|matrix| Ok((self.mat(matrix)?, matrix.rows as u32)));
         let mut matrices: Vec<_> = matrices.collect::<Result<_>>()?;
         matrices.retain(|&(_, rows)| rows > 0);
@@ -77,7 +76,8 @@ impl Plan<'_> {
             let sources = (end - args.firsts[0]) as usize;
             // A window has about its share of the edges.
             let edges = (block.edges as u128 * sources as u128 / u128::from(limit.max(1))) as usize;
-            self.launch_gather(Shape { sources, edges, ..shape }, &args);
+            let shape = Shape { rows: n, edges, sources, d, stored, weighted: weights != 0 };
+            self.launch_gather(shape, &args);
             args.sum = out_at;
         }
         self.steps_in_place(call, out_at, rest)

@@ -25,9 +25,10 @@ impl Hubs {
     /// Chooses them for a gather of so many edges, whose slices have `columns` columns.
     ///
     /// A block that sums a hub reads narrow pieces of rows, which takes more time in all; a group of threads takes longer
-    /// for one row, which counts if it is the last to end. The limits are the best of `bench/results/gpu_gathers.md`: 170
-    /// edges where there are ninety thousand, 1,300 where there are two million, 8,192 where there are a hundred million. A
-    /// launch over few rows, such as those of a tile, has more groups than it needs, so that hubs are summed side by side.
+    /// for one row, which counts if it is the last to end. The limits are near the best of `bench/results/gpu_gathers.md`:
+    /// 170 edges where there are ninety thousand, 1,300 where there are two million, 8,192 where there are a hundred
+    /// million. A launch over few rows, such as those of a tile, has more groups than it takes to look at all rows, so that
+    /// its hubs are summed side by side.
     pub(super) fn of(rows: usize, edges: usize, columns: usize) -> Self {
         let (most_edges, slices) = ((128 + (edges >> 11)).min(8192), columns.div_ceil(COLUMNS));
         let beside = (BLOCKS / slices.max(1)).min(rows.div_ceil(LEAST_ROWS));
