@@ -41,7 +41,6 @@ fn digest_anew(folder: &Folder) {
 
 static FOLDER: OnceLock<Folder> = OnceLock::new();
 
-// The first training may measure this machine, which takes longer than an input may.
 fuzz_target!(init: { FOLDER.get_or_init(saved); }, |bytes: &[u8]| {
     thread_local! {
         static TRAINER: RefCell<Trainer> = RefCell::new(trainer());
