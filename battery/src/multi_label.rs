@@ -8,7 +8,8 @@ use lapidary_kernels::{Call, Error, MatMut, MatView, MultiTargets, cpu, referenc
 pub(crate) fn losses_and_counts() {
     for classes in [0, 1, 2, 7, 16, 17, 41, 121] {
         for n in [0, 1, 30, 5000] {
-            for scale in [0.0, 3.0, 80.0, 300.0] {
+            let scales: &[f32] = if shapes_are_few() { &[3.0, 300.0] } else { &[0.0, 3.0, 80.0, 300.0] };
+            for &scale in scales {
                 let numbers = &mut Numbers((n + classes) as u64);
                 let mut logits = numbers.matrix(n, classes);
                 logits.data.iter_mut().for_each(|x| *x *= scale);

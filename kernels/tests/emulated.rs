@@ -57,8 +57,8 @@ pub fn run(emulated: Emulated<'_>, filters: &[&str]) -> Option<Output> {
     let folder = emulator::folder()?;
     let mut command = emulated.command(folder, std::env::current_exe().unwrap());
     command.env("LAPIDARY_TEST_DEVICE", "cuda");
-    if (emulated.sanitized || emulated.races) && !is_long() {
-        command.env("LAPIDARY_TEST_ACCESSES", "checked");
+    if (emulated.sanitized || emulated.races || emulated.cache.is_some()) && !is_long() {
+        command.env("LAPIDARY_TEST_SHAPES", "few");
     }
     if emulated.races {
         // A thread waits until no other one has anything to do, those of other tests included.

@@ -3,7 +3,7 @@
 use lapidary_kernels::BlockView;
 
 use super::numbers::Numbers;
-use super::rig::accesses_are_checked;
+use super::rig::shapes_are_few;
 
 /// A block that owns its arrays.
 #[derive(Clone, Debug)]
@@ -70,11 +70,11 @@ impl Graph {
 /// Edges of the largest of the hostile graphs that are small.
 const SMALL_EDGES: usize = 4000;
 
-/// Returns graphs of every shape that has broken a kernel somewhere. Where each access to memory is checked, leaves out
-/// those with many edges, which add no shape.
+/// Returns graphs of every shape that has broken a kernel somewhere. Where shapes are few, leaves out those with many
+/// edges.
 pub fn hostile_graphs() -> Vec<Graph> {
     let mut graphs = all_hostile_graphs();
-    if accesses_are_checked() {
+    if shapes_are_few() {
         graphs.retain(|graph| graph.edges() <= SMALL_EDGES);
     }
     graphs
