@@ -66,8 +66,8 @@ fn a_plan_ends_with_what_it_means() {
         too_small.contains("It does not fit into 1000 B: give each device ") && too_small.contains("--devices"),
         "{too_small}"
     );
-    let huge = ["plan", "--shape", "4000000000,40000000000,512,7", "--profile", "h200", "--devices", "64"];
-    let (_, stdout, _) = run(&huge);
+    let shape = ["plan", "--shape", "4000000000,40000000000,512,7", "--profile", "h200"];
+    let (_, stdout, _) = run(&[&shape[..], &["--devices", "64", "--memory", "lru"]].concat());
     let last = stdout.lines().last().unwrap();
     assert!(last.contains("The host needs ") && last.contains("this machine has "), "{last}");
 }

@@ -32,10 +32,21 @@ pub fn on_gpu() -> bool {
     gpu().is_some()
 }
 
-/// Whether a kernel runs with few shapes: `LAPIDARY_TEST_SHAPES=few`, for devices on which it takes long. Then graphs are
-/// small, and a second run of the same kernel, which could show a race, is left out.
+/// Whether kernels run with few shapes.
+static FEW_SHAPES: OnceLock<bool> = OnceLock::new();
+
+/// Makes checks run with [few shapes](shapes_are_few), for the rest of the process.
+///
+/// # Panics
+/// If checks have run with all shapes.
+pub fn select_few_shapes() {
+    assert!(*FEW_SHAPES.get_or_init(|| true), "checks have run with all shapes");
+}
+
+/// Whether kernels run with few shapes, for devices on which they take long. Then graphs are small, and a second run of the
+/// same kernel, which could show a race, is left out. Tests select it by `LAPIDARY_TEST_SHAPES=few`.
 pub fn shapes_are_few() -> bool {
-    std::env::var_os("LAPIDARY_TEST_SHAPES").is_some_and(|shapes| shapes == "few")
+    *FEW_SHAPES.get_or_init(|| std::env::var_os("LAPIDARY_TEST_SHAPES").is_some_and(|shapes| shapes == "few"))
 }
 
 /// Opens the device under test.

@@ -12,7 +12,7 @@ use super::section::{Finding, Finished};
 use super::shapes::Graphs;
 use super::speed::Peers;
 use super::verdict::Verdict;
-use super::{Scope, correctness, goals, speed};
+use super::{Scope, Size, correctness, goals, speed};
 use crate::cli::output::{self, align, print, say};
 use crate::cli::page::{self, Block};
 use crate::error::{Error, Result};
@@ -39,6 +39,9 @@ impl Checked {
     /// Checks everything that can be wrong, however long it takes.
     pub(super) fn check_correctness(&mut self, graphs: &Graphs, folder: &Path) -> Result<()> {
         lapidary_battery::common::select_gpu(self.scope.gpu);
+        if self.scope.size == Size::Tiny {
+            lapidary_battery::common::select_few_shapes();
+        }
         let scope = self.scope.clone();
         let sections: [&dyn Fn() -> Result<Finished>; 5] = [
             &|| Ok(correctness::every_call(&scope)),

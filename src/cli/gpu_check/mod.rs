@@ -60,7 +60,7 @@ pub(super) struct GpuCheckArgs {
     /// Start no measurement after MINUTES; correctness takes as long as it takes
     #[arg(long, default_value_t = 8.0, value_name = "MINUTES", value_parser = minutes)]
     minutes: f64,
-    /// Size of the measured graphs: published, or tiny to see that everything runs
+    /// Size of the graphs: published, or tiny, with few shapes of each kernel, to see that everything runs
     #[arg(long, value_name = "SIZE", default_value = "published", hide_possible_values = true)]
     size: Size,
     /// Run only checks and measurements whose section or name contains TEXT
@@ -72,7 +72,7 @@ pub(super) struct GpuCheckArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Size {
     Published,
-    /// A small part of them, to check that everything runs; times mean nothing
+    /// A small part of them, and few shapes, to check that everything runs; times mean nothing
     Tiny,
 }
 

@@ -42,7 +42,7 @@ pub(super) fn report(checked: &Checked) -> Page {
 fn how(checked: &Checked) -> String {
     let size = match checked.scope.size {
         super::Size::Published => "graphs of published sizes",
-        super::Size::Tiny => "tiny graphs, whose times mean nothing",
+        super::Size::Tiny => "tiny graphs and few shapes, whose times mean nothing",
     };
     let only = match &checked.scope.only {
         Some(only) => format!("Only checks with `{only}` in their names ran. "),
