@@ -41,7 +41,7 @@ fn digest_anew(folder: &Folder) {
 
 static FOLDER: OnceLock<Folder> = OnceLock::new();
 
-fuzz_target!(init: { FOLDER.get_or_init(saved); }, |bytes: &[u8]| {
+fuzz_target!(|bytes: &[u8]| {
     thread_local! {
         static TRAINER: RefCell<Trainer> = RefCell::new(trainer());
     }

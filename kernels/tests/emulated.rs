@@ -103,7 +103,7 @@ fn most_of_the_battery() {
     passes(Emulated::default(), &SLOWEST.map(|name| format!("!{name}")).each_ref().map(String::as_str), 40);
 }
 
-/// Tests of `ci/long`. In the CI, the test of `gpu-check` runs the whole battery with an emulated BLAS, and that of
+/// Tests of `ci/long`. In the CI, the test of `gpu-check` runs all checks with few shapes and an emulated BLAS, and that of
 /// AddressSanitizer runs every kernel in another order.
 mod long {
     use super::*;
@@ -121,7 +121,7 @@ mod long {
     }
 }
 
-/// This test takes as long as the rest, so it has a run of its own.
+/// This test takes half as long as the rest. It has a run of its own, beside them.
 const SLOWEST_OF_RACES: &str = "windows_of_attention";
 
 #[test]
@@ -137,7 +137,7 @@ fn every_kernel_has_no_race_and_no_missing_wait() {
 }
 
 #[test]
-#[ignore = "full: the race checker takes 90 s for windows of attention"]
+#[ignore = "full: the race checker takes 50 s for windows of attention"]
 fn windows_of_attention_have_no_race_and_no_missing_wait() {
     passes(Emulated { seed: 1, races: true, blas: true, ..Emulated::default() }, &[SLOWEST_OF_RACES], 1);
 }

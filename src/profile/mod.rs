@@ -159,7 +159,7 @@ fn once(word: &str, store: &Store) -> Result<Profile> {
     let ordinals = gpu_ordinals(word);
     let mut profile = match store.profile() {
         Some(remembered) => remembered.value,
-        // Measuring an unoptimised build would take minutes.
+        // Fuzz targets may be built without optimisation, and would then measure for minutes.
         None if cfg!(fuzzing) => nominal(word).profile,
         None => {
             let watch = Busy::watch();

@@ -60,14 +60,14 @@ fn kinds(graph: &Graph, heads: usize, width: usize) -> Vec<Case> {
 }
 
 /// Heads and widths where [shapes are few](shapes_are_few).
-const FEW_SHAPES: [(usize, usize); 6] = [(1, 1), (1, 33), (2, 16), (3, 3), (3, 8), (8, 8)];
+const FEW_HEADS_AND_WIDTHS: [(usize, usize); 6] = [(1, 1), (1, 33), (2, 16), (3, 3), (3, 8), (8, 8)];
 
 /// Returns cases over all graphs, and with many shapes of heads over one graph.
 fn cases(halo: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for heads in [1, 2, 3, 8] {
         for width in [1, 3, 8, 16, 33] {
-            if !shapes_are_few() || FEW_SHAPES.contains(&(heads, width)) {
+            if !shapes_are_few() || FEW_HEADS_AND_WIDTHS.contains(&(heads, width)) {
                 cases.extend(kinds(&mixed(halo), heads, width));
             }
         }
