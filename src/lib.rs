@@ -66,7 +66,7 @@ pub use lapidary_planner::partition::Strategy;
 pub use lower::BackwardMode;
 pub use model::{Model, Weight, Weights};
 pub use ndarray;
-pub use plan::Reorder;
+pub use plan::{KeptByNumber, Reorder};
 pub use program::{Passes, Recompute, Strips};
 pub use ranks::{Link, Ranks, Sent};
 pub use runtime::{
@@ -74,8 +74,9 @@ pub use runtime::{
     TraceFile,
 };
 pub use train::{
-    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointWriter, ClassWeights, DecayLayers, EmbeddingSize, Epoch,
-    FeatureCache, Move, Optimizer, ParseClassWeightsError, ParseFeatureCacheError, ParseSeedSharesError,
-    ParseTopologyError, PartialEpoch, RunLock, RunRecord, SamplerOptions, SeedShares, Sgd, Snapshot, StageSeconds,
-    Suggested, Topology, Trainer, TrainerBuilder,
+    Adam, AdamW, BatchRecord, Batches, Best, Change, CheckpointInterval, CheckpointSchedule, CheckpointWriter,
+    ClassWeights, DecayLayers, EmbeddingSize, Epoch, FeatureCache, Move, Optimizer, ParseCheckpointIntervalError,
+    ParseClassWeightsError, ParseFeatureCacheError, ParseSeedSharesError, ParseTopologyError, PartialEpoch, RunLock,
+    RunRecord, SamplerOptions, SeedShares, Sgd, Snapshot, StageSeconds, Suggested, Topology, Trainer, TrainerBuilder,
+    recorded_order,
 };

@@ -17,6 +17,16 @@ class Progress:
         shown = wanted if wanted is not None else (_in_notebook() or sys.stderr.isatty())
         self._bar: Any = _bar(epochs) if shown else None
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a bar."""
+        return self._bar is not None
+
+    def show_batch(self, number: int, count: int) -> None:
+        """Shows that a mini-batch is over."""
+        if self._bar is not None:
+            self._bar.set_description(f"training, batch {number:,} of {count:,}")
+
     def show(self, epoch: Epoch) -> None:
         """Shows that an epoch is over."""
         if self._bar is not None:

@@ -40,6 +40,7 @@ TRAINING: Defaults = {
     "decay_layers": "all",
     "class_weights": None,
     "feature_norm": None,
+    "reorder": "none",
     "seed": 0,
     "eval_every": 1,
     "recompute": "auto",
@@ -70,9 +71,7 @@ BATCHES: Defaults = {
     "eval_fanout": None,
 }
 
-WHOLE_GRAPH: Defaults = {**MODEL, **TRAINING, **DEVICES}
-
-ALL: Defaults = {**WHOLE_GRAPH, **BATCHES}
+ALL: Defaults = {**MODEL, **TRAINING, **DEVICES, **BATCHES}
 
 _RANGES = {
     "hidden": (1, 2**32 - 1),
@@ -83,6 +82,8 @@ _RANGES = {
     "batch": (1, 2**63 - 1),
     "look_ahead": (0, 256),
     "embedding": (1, 2**32 - 1),
+    "checkpoint_every_batches": (1, 2**63 - 1),
+    "keep": (0, 2**63 - 1),
 }
 _NOT_NEGATIVE = ("epochs", "seed", "eval_every")
 
@@ -99,8 +100,8 @@ class DeviceSettings(TypedDict, total=False):
     passes: str
 
 
-class WholeGraphSettings(DeviceSettings, total=False):
-    """The settings of a run on the whole graph."""
+class Settings(DeviceSettings, total=False):
+    """The settings of a run."""
 
     hidden: int
     layers: int
@@ -125,15 +126,11 @@ class WholeGraphSettings(DeviceSettings, total=False):
     decay_layers: str
     class_weights: Union[str, Sequence[float], None]
     feature_norm: Union[str, None]
+    reorder: str
     seed: int
     eval_every: int
     recompute: str
     strips: Union[int, None]
-
-
-class Settings(WholeGraphSettings, total=False):
-    """The settings of a run."""
-
     batch: Union[int, None]
     fanout: Union[str, int, Iterable[int], None]
     sampler: str
@@ -183,7 +180,7 @@ def model_settings(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         DataError: if one is out of range.
     """
     chosen = {name: settings[name] for name in MODEL}
-    _check_ranges(chosen)
+    check_ranges(chosen)
     return {"model": model, **chosen}
 
 
@@ -194,7 +191,7 @@ def training_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         DataError: if one is out of range, or not for this optimizer.
     """
     chosen = {name: settings[name] for name in TRAINING}
-    _check_ranges(chosen)
+    check_ranges(chosen)
     if chosen["momentum"] != 0 and chosen["optimizer"] != "sgd":
         raise DataError("only option `optimizer` sgd has a `momentum`")
     weights = chosen["class_weights"]
@@ -210,7 +207,7 @@ def device_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         DataError: if one is out of range.
     """
     chosen = {name: settings[name] for name in DEVICES}
-    _check_ranges(chosen)
+    check_ranges(chosen)
     chosen["partition"] = os.fspath(chosen["partition"])
     if chosen["device_memory"] is not None:
         chosen["device_memory"] = str(chosen["device_memory"])
@@ -224,7 +221,7 @@ def batch_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         DataError: if one is out of range, or does nothing without another.
     """
     chosen = {name: settings[name] for name in BATCHES}
-    _check_ranges(chosen)
+    check_ranges(chosen)
     for name in ("fanout", "eval_fanout"):
         if chosen[name] is not None:
             chosen[name] = _listed(chosen[name])
@@ -251,7 +248,12 @@ def _listed(fanout: Union[str, int, Iterable[int]]) -> str:
     return ",".join(str(count) for count in (fanout if isinstance(fanout, Iterable) else [fanout]))
 
 
-def _check_ranges(settings: Mapping[str, Any]) -> None:
+def check_ranges(settings: Mapping[str, Any]) -> None:
+    """Checks numbers.
+
+    Raises:
+        DataError: if one is no whole number, or out of range.
+    """
     for name, value in settings.items():
         low, high = _RANGES.get(name, (0, 2**63 - 1) if name in _NOT_NEGATIVE else (None, None))
         if low is None or value is None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _settings
 from ._arrays import Array, as_numpy
-from ._lapidary import NativeTrainer
+from ._lapidary import NativeCheckpoints, NativeTrainer
 from ._progress import Progress
 from .data import Dataset, dataset
 from .epoch import Epoch, Scores
@@ -59,6 +59,7 @@ class Trainer:
         self._settings: Mapping[str, Any] = settings
         self._scores: dict[int, Scores] = {}
         self._resumed_at: Optional[int] = None
+        self._checkpoints: Optional[NativeCheckpoints] = None
         self._native = NativeTrainer(
             self.data._native,
             _settings.model_settings(model, settings),
@@ -81,6 +82,14 @@ class Trainer:
     @learning_rate.setter
     def learning_rate(self, lr: float) -> None:
         self._native.set_learning_rate(lr)
+
+    @property
+    def vertex_order(self) -> str:
+        """The order of the vertices in memory, which ``reorder="auto"`` chooses: ``none``, ``degree``, ``rcm`` or ``metis``.
+
+        Predictions and tables keep the order of the dataset.
+        """
+        return self._native.order()
 
     @property
     def best_epoch(self) -> Optional[int]:
@@ -107,11 +116,13 @@ class Trainer:
     def step(self) -> Epoch:
         """Runs the next epoch: forward, backward, update, and an evaluation if one is due. The GIL is free meanwhile.
 
+        Ctrl-C in an epoch of mini-batches raises ``KeyboardInterrupt`` after a batch. The next call runs the rest of it.
+
         Raises:
             DivergedError: if a number is not finite; an ``ArithmeticError``.
             DeviceError: if a device fails.
         """
-        number, loss, scores, seconds, eval_seconds = self._native.step()
+        number, loss, scores, seconds, eval_seconds = self._native.step(self._checkpoints)
         if scores is not None:
             self._scores[number] = Scores(*scores)
         record = Epoch(number, loss, *(scores or (None, None, None)), seconds, eval_seconds)
@@ -135,23 +146,30 @@ class Trainer:
             progress: whether to show a bar; by default in notebooks and terminals. It needs tqdm.
 
         Returns:
-            The records of these epochs. Ctrl-C ends training between epochs, with ``KeyboardInterrupt``.
+            The records of these epochs. Ctrl-C ends training between epochs or mini-batches, with ``KeyboardInterrupt``.
         """
         self._check_patience(patience)
         if epochs is None:
             epochs = max(self._settings["epochs"] - self.epoch, 0)
         callbacks, first = list(callbacks), len(self.history)
         with Progress(epochs, progress) as bar:
-            for _ in range(epochs):
-                if self._is_stale(patience):
-                    break
-                record = self.step()
-                bar.show(record)
-                if any([callback(record) is True for callback in callbacks]):
-                    break
+            self._native.show_batches(bar.show_batch if bar.is_shown else None)
+            try:
+                self._fit(epochs, callbacks, patience, bar)
+            finally:
+                self._native.show_batches(None)
         if self.best_epoch is None or self._settings["eval_every"] == 0:
             self.evaluate()
         return self.history[first:]
+
+    def _fit(self, epochs: int, callbacks: list[Callback], patience: Optional[int], bar: Progress) -> None:
+        for _ in range(epochs):
+            if self._is_stale(patience):
+                break
+            record = self.step()
+            bar.show(record)
+            if any([callback(record) is True for callback in callbacks]):
+                break
 
     def _check_patience(self, patience: Optional[int]) -> None:
         if patience is None:
@@ -201,16 +219,11 @@ class Trainer:
         return Predictor(self._native.predictor())
 
     def plan(self) -> dict[str, Any]:
-        """Returns how the run uses memory and time: :func:`lapidary.plan`, with the trainer's own tiles and peaks.
-
-        Raises:
-            DataError: for a trainer on mini-batches, which ``lapidary plan --batch`` plans.
-        """
-        if self._settings["batch"] is not None:
-            raise DataError("option `batch`: mini-batches cannot be planned here; use `lapidary plan --batch`")
-        settings = {name: self._settings[name] for name in _settings.WHOLE_GRAPH}
-        forecast = plan(self.data, self._model, **settings)
+        """Returns how the run uses memory and time: :func:`lapidary.plan`, with the trainer's own tiles and peaks."""
+        forecast = plan(self.data, self._model, **{**self._settings, "reorder": self.vertex_order})
         tiles, strips, planned, _ = self._native.sizes()
+        if self._settings["batch"] is not None:
+            return {**forecast, "peak_device_bytes": planned}
         return {**forecast, "tiles": tiles, "strips": strips, "peak_device_bytes": planned}
 
     def save(self, path: str | os.PathLike[str]) -> None:

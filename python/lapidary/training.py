@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from . import _lapidary, _settings
 from ._arrays import Array
@@ -107,6 +108,9 @@ def train(
     patience: Optional[int] = None,
     out: Optional[str | os.PathLike[str]] = None,
     resume: bool = False,
+    checkpoint_every: Union[int, str] = 50,
+    checkpoint_every_batches: Optional[int] = None,
+    keep: int = 5,
     progress: Optional[bool] = None,
     callbacks: Iterable[Callback] = (),
     **settings: Unpack[_settings.Settings],
@@ -119,55 +123,94 @@ def train(
         data: what :func:`lapidary.dataset` takes; with labels and a training split.
         model: ``gcn``, ``gin``, ``commnet``, ``resgcn``, ``sage``, ``graphconv``, ``gat`` or ``gatv2``.
         patience: stop after this number of epochs without a better validation accuracy.
-        out: a folder for a checkpoint at the end, also after Ctrl-C.
+        out: a folder for checkpoints: during training, at its end, and after Ctrl-C.
         resume: continue from the newest checkpoint in ``out``, if there is one, up to ``epochs`` in all. ``epochs`` and
             ``lr`` may be new; other settings have to be those of the checkpoint.
+        checkpoint_every: write a checkpoint after every so many epochs, or in this interval of time, such as ``"10m"``; 0:
+            only at the end. It is written beside training. If that fails, a ``UserWarning`` says so, and training goes on.
+        checkpoint_every_batches: also write one after every so many mini-batches, within epochs.
+        keep: how many of the newest checkpoints to keep, beside the best weights; 0 keeps all.
         progress: whether to show a bar; by default in notebooks and terminals. It needs tqdm.
         callbacks: each is called with the record of each epoch; training stops if one returns ``True``.
         settings: ``hidden``, ``layers``, ``dropout``, ``epochs``, ``lr``, ``weight_decay``, ``optimizer`` (``adam``,
             ``adamw``, ``sgd``), ``seed``, ``devices`` (``auto``, ``cpu``, ``cpu:N``, ``cuda:0,1``), ``device_memory``
             (bytes, or a text such as ``8GiB``), ``class_weights`` (``balanced``, or one number for each class),
-            ``feature_norm`` (``row``, ``none``), ``dtype`` (``f32``, ``bf16``), ``batch`` and ``fanout`` (1024 and
-            ``[15, 10]``: mini-batches around so many vertices, and edges to draw of each, layer by layer),
-            and others, which ``lapidary help train`` describes.
+            ``feature_norm`` (``row``, ``none``), ``dtype`` (``f32``, ``bf16``), ``reorder`` (``auto``, ``rcm``, ``metis``,
+            ``degree``: the order of the vertices in memory, so that gathers use caches; results keep the dataset's order),
+            ``batch`` and ``fanout`` (1024 and ``[15, 10]``: mini-batches around so many vertices, and edges to draw of each,
+            layer by layer), and others, which ``lapidary help train`` describes.
 
     Raises:
         DataError: for data or settings that do not work; a ``ValueError``.
         OutOfMemoryError: if a device has too little memory; a ``MemoryError``.
         DivergedError: if numbers become infinite; an ``ArithmeticError``.
-        KeyboardInterrupt: after Ctrl-C, between epochs.
+        KeyboardInterrupt: after Ctrl-C, between epochs or mini-batches.
 
     Example::
 
         run = lapidary.train("karate", hidden=8, epochs=50)
         print(run.test_accuracy, run.predict())
     """
-    if resume and out is None:
-        raise DataError("option `resume` continues from the folder that option `out` names")
-    with _in_folder(out, resume):
+    kept = {
+        "resume": resume,
+        "checkpoint_every": checkpoint_every,
+        "checkpoint_every_batches": checkpoint_every_batches,
+        "keep": keep,
+    }
+    _check_checkpoints(out, settings["batch"], kept)
+    if out is None:
         trainer = Trainer(data, model, **settings)
-        if out is not None and resume and trainer.resume(out) is not None:
+        trainer.fit(callbacks=callbacks, patience=patience, progress=progress)
+        return Run(trainer)
+    folder = os.fspath(out)
+    with _in_folder(folder, resume):
+        checkpoints = _lapidary.NativeCheckpoints(
+            folder, str(checkpoint_every), checkpoint_every_batches, keep, settings["epochs"]
+        )
+        if resume and settings["reorder"] == "auto":
+            # The order was chosen already.
+            settings["reorder"] = _lapidary.recorded_order(folder) or "auto"
+        trainer = Trainer(data, model, **settings)
+        if resume and trainer.resume(folder) is not None:
             trainer._native.ask_learning_rate(settings["lr"])
-        saved = trainer.epoch, trainer.best_epoch
-        try:
+        with _writing(checkpoints, trainer):
             trainer.fit(callbacks=callbacks, patience=patience, progress=progress)
-        except KeyboardInterrupt:
-            if out is not None and trainer.epoch > saved[0]:
-                trainer.save(out)
-            raise
-        if out is not None and (trainer.epoch, trainer.best_epoch) != saved:
-            trainer.save(out)
     return Run(trainer)
 
 
+def _check_checkpoints(out: Optional[str | os.PathLike[str]], batch: Optional[int], kept: dict[str, Any]) -> None:
+    """Checks the settings of checkpoints. Without a folder, all of them have to be the defaults."""
+    defaults = inspect.signature(train).parameters
+    useless = next((name for name, value in kept.items() if value != defaults[name].default), None)
+    if out is None and useless is not None:
+        raise DataError(f"option `{useless}` is for checkpoints, and needs option `out`: the folder to keep them in")
+    _settings.check_ranges(kept)
+    if batch is None and kept["checkpoint_every_batches"] is not None:
+        raise DataError("option `checkpoint_every_batches` is for mini-batches, and needs option `batch`")
+
+
 @contextlib.contextmanager
-def _in_folder(out: Optional[str | os.PathLike[str]], resume: bool) -> Iterator[None]:
-    """Checks the folder of checkpoints, if there is one, and keeps other runs out of it."""
-    if out is None:
+def _writing(checkpoints: _lapidary.NativeCheckpoints, trainer: Trainer) -> Iterator[None]:
+    """Writes checkpoints while the trainer runs, and one at the end or after Ctrl-C, if something has changed."""
+    started_at = trainer._native.position(), trainer.best_epoch
+    trainer._checkpoints = checkpoints
+    saves = False
+    try:
         yield
-        return
-    _check_folder(Path(out), resume)
-    lock = _lapidary.NativeRunLock(os.fspath(out))
+        saves = (trainer._native.position(), trainer.best_epoch) != started_at
+    except KeyboardInterrupt:
+        saves = trainer._native.position() > started_at[0]
+        raise
+    finally:
+        trainer._checkpoints = None
+        checkpoints.finish(trainer._native if saves else None)
+
+
+@contextlib.contextmanager
+def _in_folder(folder: str, resume: bool) -> Iterator[None]:
+    """Checks the folder of checkpoints, and keeps other runs out of it."""
+    _check_folder(Path(folder), resume)
+    lock = _lapidary.NativeRunLock(folder)
     try:
         yield
     finally:

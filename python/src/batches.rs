@@ -11,15 +11,15 @@ use pyo3::prelude::*;
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct BatchSettings {
-    batch: Option<usize>,
+    pub(crate) batch: Option<usize>,
     fanout: Option<String>,
     sampler: String,
     replace: bool,
     by_weight: bool,
     seeds: String,
     look_ahead: usize,
-    embedding: Option<usize>,
-    feature_cache: Option<String>,
+    pub(crate) embedding: Option<usize>,
+    pub(crate) feature_cache: Option<String>,
     device_cache: Option<String>,
     eval_fanout: Option<String>,
 }
@@ -44,7 +44,11 @@ impl BatchSettings {
         })
     }
 
-    fn batches(&self, data: &Dataset) -> Result<Option<Batches>> {
+    /// Returns the mini-batches that were asked for, if any were.
+    ///
+    /// # Errors
+    /// As [`BatchSettings::add_to`].
+    pub(crate) fn batches(&self, data: &Dataset) -> Result<Option<Batches>> {
         let (Some(size), Some(fanouts)) = (self.batch, parsed::<Fanouts>("fanout", &self.fanout)?) else {
             return Ok(None);
         };

@@ -54,7 +54,7 @@ fn is_memory(source: &lapidary::kernels::Error) -> bool {
 }
 
 /// Returns the message of an error and those of its causes, as in `cannot open x: there is no such file`.
-fn message(error: &Error) -> String {
+pub(crate) fn message(error: &Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     std::iter::once(error.to_string()).chain(causes.map(ToString::to_string)).collect::<Vec<_>>().join(": ")
 }

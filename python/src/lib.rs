@@ -3,10 +3,13 @@
 //! The other half, in `python/lapidary/`, is what users import.
 
 mod batches;
+mod between_batches;
+mod checkpoints;
 mod dataset;
 mod error;
 mod forecast;
 mod lent;
+mod order;
 mod predictor;
 mod run_lock;
 mod settings;
@@ -16,9 +19,13 @@ mod trainer;
 #[pyo3::pymodule]
 mod _lapidary {
     #[pymodule_export]
+    use crate::checkpoints::NativeCheckpoints;
+    #[pymodule_export]
     use crate::dataset::NativeDataset;
     #[pymodule_export]
-    use crate::forecast::forecast;
+    use crate::forecast::{forecast, forecast_batches};
+    #[pymodule_export]
+    use crate::order::recorded_order;
     #[pymodule_export]
     use crate::predictor::NativePredictor;
     #[pymodule_export]

@@ -55,8 +55,9 @@ pub(crate) struct TrainingSettings {
     decay_layers: String,
     class_weights: String,
     feature_norm: Option<String>,
+    pub(crate) reorder: String,
     seed: u64,
-    epochs: u64,
+    pub(crate) epochs: u64,
     eval_every: u64,
     recompute: String,
     strips: Option<usize>,
@@ -72,11 +73,11 @@ fn chosen<T: Copy>(option: &'static str, name: &str, values: &[(&str, T)]) -> Re
 }
 
 impl DeviceSettings {
-    /// Returns the options of a run.
+    /// Returns the devices.
     ///
     /// # Errors
     /// [`Error::Value`] for a word that is unknown.
-    pub(crate) fn options(&self) -> Result<RunOptions> {
+    pub(crate) fn devices(&self) -> Result<Devices> {
         let mut devices = Devices::parse(&self.devices)?;
         if let Some(threads) = self.threads {
             devices = devices.threads(threads);
@@ -86,6 +87,22 @@ impl DeviceSettings {
         if let Some(matmul) = chosen("matmul", &self.matmul, &matmul)? {
             devices = devices.matmul(matmul);
         }
+        Ok(devices)
+    }
+
+    /// Returns the partition.
+    ///
+    /// # Errors
+    /// Those of [`Partition::parse`].
+    pub(crate) fn partition(&self) -> Result<Partition> {
+        Partition::parse(&self.partition)
+    }
+
+    /// Returns the options of a run.
+    ///
+    /// # Errors
+    /// As [`DeviceSettings::devices`] and [`DeviceSettings::partition`].
+    pub(crate) fn options(&self) -> Result<RunOptions> {
         let policies = [
             ("optimal", MemoryPolicy::Optimal),
             ("roc", MemoryPolicy::Roc),
@@ -93,9 +110,9 @@ impl DeviceSettings {
             ("none", MemoryPolicy::None),
         ];
         let options = RunOptions::new()
-            .devices(devices)
+            .devices(self.devices()?)
             .memory(chosen("memory", &self.memory, &policies)?)
-            .partition(Partition::parse(&self.partition)?)
+            .partition(self.partition()?)
             .passes(self.passes.parse()?);
         Ok(match self.device_memory.as_deref() {
             Some(text) => options.device_memory(size("device_memory", text)?),

@@ -10,14 +10,20 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::batches::BatchSettings;
+use crate::between_batches::BetweenBatches;
+use crate::checkpoints::NativeCheckpoints;
 use crate::dataset::NativeDataset;
 use crate::error::raised;
+use crate::order::in_order;
 use crate::predictor::{NativePredictor, Scores, scores};
 use crate::settings::{DeviceSettings, ModelSettings, TrainingSettings};
 
 /// A trainer of the library. Only one thread uses it at a time; the others wait without the GIL.
 #[pyclass(frozen, module = "lapidary._lapidary")]
-pub(crate) struct NativeTrainer(Mutex<Trainer>);
+pub(crate) struct NativeTrainer {
+    trainer: Mutex<Trainer>,
+    between: BetweenBatches,
+}
 
 /// The number, the loss, the scores (`None` without an evaluation), the seconds, and the seconds of the evaluation.
 type Step = (u64, f64, Option<Scores>, f64, f64);
@@ -48,11 +54,15 @@ fn weights_of(named: &Named<'_>) -> PyResult<Weights> {
 
 impl NativeTrainer {
     fn locked(&self) -> MutexGuard<'_, Trainer> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.trainer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Uses the trainer without the GIL.
-    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Trainer) -> Result<T> + Send) -> PyResult<T> {
+    pub(crate) fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Trainer) -> Result<T> + Send,
+    ) -> PyResult<T> {
         py.detach(|| work(&mut self.locked())).map_err(|error| raised(py, &error))
     }
 }
@@ -73,20 +83,45 @@ impl NativeTrainer {
         let built = py.detach(|| -> Result<Trainer> {
             let (dtype, options) = (model.dtype()?, devices.options()?);
             let model = model.model(batches.input_width(&data.0), data.0.class_count())?;
-            let builder = training.builder((&model, &data.0), (options, dtype))?;
-            let mut builder = batches.add_to(builder, &data.0)?;
+            let data = in_order(&data.0, &model, &training, &devices, &batches)?;
+            let builder = training.builder((&model, &data), (options, dtype))?;
+            let mut builder = batches.add_to(builder, &data)?;
             if let Some(weights) = weights {
                 builder = builder.weights(weights);
             }
             builder.build()
         });
-        built.map(|trainer| Self(Mutex::new(trainer))).map_err(|error| raised(py, &error))
+        let mut trainer = built.map_err(|error| raised(py, &error))?;
+        let between = BetweenBatches::default();
+        between.watch(&mut trainer);
+        Ok(Self { trainer: Mutex::new(trainer), between })
     }
 
-    /// Runs an epoch.
-    fn step(&self, py: Python<'_>) -> PyResult<Step> {
-        let Epoch { epoch, loss, accuracy, seconds, eval_seconds, .. } = self.with(py, Trainer::step)?;
+    /// Runs an epoch, or what is left of it, and writes the checkpoints that are due. Ctrl-C ends an epoch of mini-batches
+    /// early.
+    fn step(&self, py: Python<'_>, checkpoints: Option<&NativeCheckpoints>) -> PyResult<Step> {
+        let stepped = self.with(py, |trainer| {
+            loop {
+                let batches = checkpoints.map_or(u64::MAX, |checkpoints| checkpoints.batches_to_run(trainer));
+                let epoch = trainer.step_batches(batches)?;
+                checkpoints.map_or(Ok(()), |checkpoints| checkpoints.keep_if_due(trainer))?;
+                if epoch.is_some() || self.between.is_asked() {
+                    return Ok(epoch);
+                }
+            }
+        });
+        let interrupted = self.between.take();
+        checkpoints.map_or(Ok(()), |checkpoints| checkpoints.warn(py))?;
+        let stepped = stepped?;
+        interrupted.map_or(Ok(()), Err)?;
+        let Epoch { epoch, loss, accuracy, seconds, eval_seconds, .. } =
+            stepped.expect("only a signal ends an epoch before its last batch");
         Ok((epoch, loss, accuracy.map(scores), seconds, eval_seconds))
+    }
+
+    /// Sets what is called between mini-batches, with the number of the batch and the number of all of the epoch.
+    fn show_batches(&self, show: Option<Py<PyAny>>) {
+        self.between.show(show);
     }
 
     fn evaluate(&self, py: Python<'_>) -> PyResult<Scores> {
@@ -134,6 +169,16 @@ impl NativeTrainer {
 
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |trainer| Ok(trainer.epoch()))
+    }
+
+    /// The number of epochs, and that of the mini-batches of the next one.
+    fn position(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.with(py, |trainer| Ok((trainer.position().epoch, trainer.position().batch)))
+    }
+
+    /// The order of the vertices in memory.
+    fn order(&self, py: Python<'_>) -> PyResult<&'static str> {
+        self.with(py, |trainer| Ok(trainer.vertex_order().name()))
     }
 
     /// The best epoch; `None` before an evaluation.

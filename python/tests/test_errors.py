@@ -120,7 +120,11 @@ SETTINGS = [
     ({"batch": 2, "fanout": [3, 2], "replace": True, "by_weight": True}, "without replacement"),
     ({"batch": 2, "fanout": [3, 2], "strips": 2}, "`strips` does nothing on mini-batches"),
     ({"batch": 2, "fanout": [3, 2], "recompute": "always"}, "`recompute` does nothing on mini-batches"),
-    ({"resume": True}, "option `out` names"),
+    ({"resume": True}, "`resume` is for checkpoints, and needs option `out`"),
+    ({"keep": 2}, "`keep` is for checkpoints, and needs option `out`"),
+    ({"checkpoint_every": 5}, "`checkpoint_every` is for checkpoints, and needs option `out`"),
+    ({"reorder": "rmc"}, "`reorder` cannot be `rmc`: write none, degree, rcm, metis or auto"),
+    ({"reorder": "rcm", "batch": 2, "fanout": [3, 2], "embedding": 4}, "option `embedding` learns a row for each vertex"),
 ]
 
 
@@ -130,6 +134,29 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
         if "weights" in settings:
             lapidary.Trainer("karate", **settings)
         short_run("karate", **settings)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"keep": -1}, "`keep` cannot be -1"),
+        ({"checkpoint_every": "10 parsecs"}, "`checkpoint_every` cannot be `10 parsecs`: write a number of epochs"),
+        ({"checkpoint_every": -5}, "`checkpoint_every` cannot be `-5`"),
+        ({"checkpoint_every_batches": 3}, "`checkpoint_every_batches` is for mini-batches"),
+        ({"checkpoint_every_batches": 0, "batch": 2, "fanout": [3, 2]}, "`checkpoint_every_batches` cannot be 0"),
+    ],
+)
+def test_wrong_settings_of_checkpoints(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        short_run("karate", out=tmp_path / "run", **settings)
+
+
+def test_only_a_dataset_is_ordered_and_drawn_from() -> None:
+    shape = lapidary.Shape(vertices=100, edges=1_000, features=10, classes=2)
+    with pytest.raises(ValueError, match="`reorder` cannot be `rcm`: only a dataset is ordered"):
+        lapidary.plan(shape, reorder="rcm")
+    with pytest.raises(ValueError, match="so give a dataset, not a shape"):
+        lapidary.plan(shape, batch=10, fanout=[3, 2])
 
 
 def test_unknown_settings() -> None:
@@ -156,6 +183,8 @@ def test_too_little_memory(example: Example) -> None:
     assert isinstance(raised.value, MemoryError)
     with pytest.raises(MemoryError, match="but this needs"):
         lapidary.plan(data, device_memory=100)
+    with pytest.raises(MemoryError, match="has 100 bytes of memory, but this needs"):
+        lapidary.plan(data, device_memory=100, batch=7, fanout=[3, 2])
 
 
 def test_devices_that_do_not_exist() -> None:

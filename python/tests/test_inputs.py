@@ -214,8 +214,21 @@ def test_dgl_by_its_attributes(example: Example) -> None:
 
 def test_real_dgl(example: Example) -> None:
     dgl, torch = pytest.importorskip("dgl"), pytest.importorskip("torch")
-    graph = dgl.graph((torch.as_tensor(example.edges[0]), torch.as_tensor(example.edges[1])), num_nodes=60)
+    ends = tuple(torch.as_tensor(row) for row in example.edges)
+    graph = dgl.graph(ends, num_nodes=60)
     assert same_graph(from_csr(example), lapidary.dataset(graph, **example.given))
+    graph.ndata["feat"], graph.ndata["label"] = torch.as_tensor(example.features), torch.as_tensor(example.labels)
+    for split in ("train", "val", "test"):
+        graph.ndata[f"{split}_mask"] = torch.as_tensor(mask(getattr(example, split), 60))
+    made = lapidary.dataset(graph)
+    assert same_graph(from_csr(example), made)
+    assert made._addresses()["features"] == graph.ndata["feat"].data_ptr()
+    weights = np.linspace(0.5, 1.5, example.edges.shape[1], dtype=np.float32)
+    graph.edata["w"] = torch.as_tensor(weights)
+    assert same_graph(lapidary.dataset(example.edges, edge_weights=weights, **example.given), lapidary.dataset(graph))
+    kinds = dgl.heterograph({("user", "likes", "film"): ends, ("user", "knows", "user"): ends})
+    with pytest.raises(ValueError, match="to_homogeneous"):
+        lapidary.dataset(kinds)
 
 
 def test_networkx(example: Example) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,8 +151,9 @@ def test_mini_batches_learn_and_predict(data: lapidary.Dataset, tmp_path: Path) 
     embedded = lapidary.train(data, "sage", hidden=8, epochs=3, batch=7, fanout=[3, 2], embedding=5, progress=False)
     assert embedded.trainer.weights()["embedding.weight"].shape == (60, 5)
     assert embedded.predict().shape == (60,)
-    with pytest.raises(lapidary.DataError, match="cannot be planned here"):
-        run.trainer.plan()
+    plan = run.trainer.plan()
+    assert run.trainer.peak_device_bytes[0] <= plan["peak_device_bytes"][0]
+    assert plan["batches"] == plan["drawn"] == 3 and plan["vertices"][-1] == [20 / 3, 7.0]
 
 
 def test_edges_are_drawn_by_their_weights(example: Example) -> None:
@@ -184,6 +186,89 @@ def test_a_run_goes_on_where_it_ended(data: lapidary.Dataset, tmp_path: Path, ba
     assert trainer.resume(folder) == trainer.epoch == 9
     with pytest.raises(lapidary.DataError, match="seed"):
         lapidary.Trainer(data, **{"hidden": 4, "seed": 1, **batches}).resume(folder)
+
+
+@pytest.mark.parametrize(
+    "settings, states",
+    [
+        ({"checkpoint_every": 2, "keep": 0}, ["epoch-00000002", "epoch-00000004", "epoch-00000005"]),
+        ({"checkpoint_every": 2, "keep": 2}, ["epoch-00000004", "epoch-00000005"]),
+        ({"checkpoint_every": 0}, ["epoch-00000005"]),
+        ({"checkpoint_every": "1h"}, ["epoch-00000005"]),
+        (
+            {"checkpoint_every": 3, "checkpoint_every_batches": 5, "batch": 7, "fanout": [3, 2]},
+            ["batch-00000002-00000002", "batch-00000004-00000001", "epoch-00000003", "epoch-00000005"],
+        ),
+    ],
+)
+def test_checkpoints_during_training(
+    data: lapidary.Dataset, tmp_path: Path, settings: dict[str, Any], states: list[str]
+) -> None:
+    batches = {name: settings[name] for name in ("batch", "fanout") if name in settings}
+    whole = short_run(data, epochs=5, **batches)
+    run = short_run(data, epochs=5, out=tmp_path / "run", **settings)
+    assert sorted(path.name for path in (tmp_path / "run").glob("*-*")) == states
+    assert [record["loss"] for record in run.history] == [record["loss"] for record in whole.history]
+    for state in states[:-1]:
+        # A folder in which this is the newest one.
+        folder = tmp_path / state
+        shutil.copytree(tmp_path / "run" / state, folder / state)
+        resumed = short_run(data, epochs=5, out=folder, resume=True, **settings)
+        assert (resumed.predictor.logits(data) == whole.predictor.logits(data)).all(), state
+
+
+def wait_for(folder: Path, states: str, job: subprocess.Popen[Any]) -> list[Path]:
+    """Waits until a program has written a checkpoint."""
+    while not (found := list(folder.glob(states))):
+        assert job.poll() is None, "the program has ended"
+        time.sleep(0.01)
+    return found
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"hidden": 4, "progress": False, "checkpoint_every": 3}
+    program = f"import lapidary, sys; lapidary.train('planted', epochs=10**9, out=sys.argv[1], **{settings!r})"
+    job = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "run")])
+    wait_for(tmp_path / "run", "epoch-*", job)
+    job.kill()
+    job.wait()
+    trainer = lapidary.Trainer("planted", hidden=4)
+    reached = trainer.resume(tmp_path / "run")
+    assert reached is not None and reached % 3 == 0
+    run = lapidary.train("planted", epochs=reached + 2, out=tmp_path / "run", resume=True, **settings)
+    whole = lapidary.train("planted", epochs=reached + 2, hidden=4, progress=False)
+    assert [record["loss"] for record in run.history] == [record["loss"] for record in whole.history[-2:]]
+
+
+def test_training_goes_on_if_a_checkpoint_cannot_be_written(data: lapidary.Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def breaks(record: lapidary.Epoch) -> None:
+        if record.epoch == 1:
+            shutil.rmtree(folder)
+            folder.write_text("no folder")
+        if record.epoch == 30:
+            folder.unlink()
+
+    with pytest.warns(UserWarning, match="a checkpoint could not be written; training goes on: .*run"):
+        run = short_run(data, epochs=30, out=folder, checkpoint_every=2, callbacks=[breaks])
+    assert (lapidary.Predictor.load(folder).logits(data) == run.predictor.logits(data)).all()
+    assert [record["loss"] for record in run.history] == [record["loss"] for record in short_run(data, epochs=30).history]
+
+
+@pytest.mark.parametrize("order", ["degree", "rcm", "metis", "auto"])
+def test_an_order_in_memory_changes_no_row(data: lapidary.Dataset, tmp_path: Path, order: str) -> None:
+    plain = short_run(data, dropout=0.0)
+    run = short_run(data, dropout=0.0, reorder=order, out=tmp_path / "run")
+    # Caches hold a graph of 60 vertices in any order.
+    assert run.trainer.vertex_order == ("none" if order == "auto" else order)
+    np.testing.assert_allclose(run.predictor.logits(data), plain.predictor.logits(data), rtol=1e-3, atol=1e-5)
+    assert run.trainer.plan()["peak_device_bytes"] == run.trainer.peak_device_bytes
+    again = short_run(data, dropout=0.0, reorder="auto", out=tmp_path / "run", resume=True, epochs=4)
+    assert again.trainer.vertex_order == run.trainer.vertex_order and len(again.history) == 1
+    if order == "rcm":
+        with pytest.raises(lapidary.DataError, match="vertex order"):
+            short_run(data, dropout=0.0, out=tmp_path / "run", resume=True)
 
 
 def test_a_resumed_run_has_the_learning_rate_of_the_call(data: lapidary.Dataset, tmp_path: Path) -> None:
@@ -295,6 +380,17 @@ def test_a_plan_of_a_graph_that_does_not_exist() -> None:
     assert whole["peak_device_bytes"][0] > 16 << 20
 
 
+def test_a_plan_of_mini_batches_is_that_of_the_command(command: str) -> None:
+    flags = ["--data", "builtin:planted", "--model", "sage", "--batch", "40", "--fanout", "5,3", "--hidden", "8"]
+    out = subprocess.run([command, "plan", *flags, "--json"], capture_output=True, text=True, check=True).stdout
+    theirs = json.loads(out.splitlines()[-1])
+    ours = lapidary.plan("planted", "sage", batch=40, fanout=[5, 3], hidden=8)
+    assert all(seconds > 0 for seconds in ours.pop("stage_seconds").values())
+    assert {name: theirs[name] for name in ours} == ours
+    learned = lapidary.plan("planted", "sage", batch=40, fanout=[5, 3], hidden=8, embedding=16)
+    assert learned["feature_bytes"] > 0 and learned["caches"] == []
+
+
 def test_ctrl_c_ends_between_epochs_and_saves(tmp_path: Path) -> None:
     program = (
         "import lapidary, sys\n"
@@ -314,6 +410,32 @@ def test_ctrl_c_ends_between_epochs_and_saves(tmp_path: Path) -> None:
     _, err = job.communicate(timeout=60)
     assert "KeyboardInterrupt" in err and job.returncode == -signal.SIGINT
     assert lapidary.Predictor.load(tmp_path / "run").predict("planted").size > 0
+
+
+def test_ctrl_c_ends_between_mini_batches_and_saves(tmp_path: Path) -> None:
+    program = (
+        "import lapidary, sys\n"
+        "from conftest import make_example\n"
+        "example = make_example(vertices=20_000, degree=10, width=64)\n"
+        "given = {'features': example.features, 'labels': example.labels, 'train': range(20_000)}\n"
+        "data = lapidary.dataset((example.indptr, example.indices), **given)\n"
+        "settings = dict(batch=1, fanout=[10, 10], checkpoint_every_batches=100)\n"
+        "lapidary.train(data, 'sage', epochs=1, progress=False, out=sys.argv[1], **settings)\n"
+    )
+    job = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "run")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    states = wait_for((tmp_path / "run"), "batch-*", job)
+    os.kill(job.pid, signal.SIGINT)
+    _, err = job.communicate(timeout=60)
+    assert "KeyboardInterrupt" in err and job.returncode == -signal.SIGINT
+    newest = max(state.name for state in (tmp_path / "run").glob("*-*"))
+    # The epoch has 20,000 batches.
+    assert states[0].name < newest < "batch-00000001-00020000"
 
 
 def test_other_threads_run_during_an_epoch() -> None:
@@ -357,6 +479,12 @@ def test_progress_needs_tqdm(data: lapidary.Dataset, capfd: Any, monkeypatch: An
     assert capfd.readouterr().err == ""
 
 
+def test_a_bar_shows_mini_batches(data: lapidary.Dataset, capfd: Any) -> None:
+    pytest.importorskip("tqdm")
+    short_run(data, batch=7, fanout=[3, 2], progress=True)
+    assert "training, batch 3 of 3" in capfd.readouterr().err
+
+
 def test_only_numpy_is_imported() -> None:
     program = "import sys, lapidary; print([m for m in sys.argv[1:] if m in sys.modules])"
     optional = ["scipy", "pandas", "torch", "networkx", "sklearn", "tqdm", "IPython", "dgl"]
@@ -366,16 +494,14 @@ def test_only_numpy_is_imported() -> None:
 
 def test_settings_are_declared_once() -> None:
     assert _settings.Settings.__annotations__.keys() == _settings.ALL.keys()
-    assert _settings.WholeGraphSettings.__annotations__.keys() == _settings.WHOLE_GRAPH.keys()
     assert _settings.DeviceSettings.__annotations__.keys() == _settings.DEVICES.keys()
 
 
 def test_help_shows_all_settings() -> None:
     import inspect
 
-    for function in (lapidary.train, lapidary.Trainer):
+    for function in (lapidary.train, lapidary.Trainer, lapidary.plan):
         assert _settings.ALL.keys() <= inspect.signature(function).parameters.keys()
-    assert _settings.WHOLE_GRAPH.keys() <= inspect.signature(lapidary.plan).parameters.keys()
     assert "devices" in inspect.signature(lapidary.Predictor.load).parameters
 
 
@@ -415,6 +541,7 @@ def command_epochs(command: str, *args: object) -> list[dict[str, Any]]:
         ),
         (["--class-weights", "balanced"], {"class_weights": "balanced"}),
         (["--class-weights", "1,2,0.5,0,1,1,3"], {"class_weights": [1, 2, 0.5, 0, 1, 1, 3]}),
+        (["--reorder", "rcm"], {"reorder": "rcm"}),
         (["--devices", "sim:2", "--partition", "edges"], {"devices": "sim:2", "partition": "edges"}),
         (["--model", "sage", "--batch", 40, "--fanout", "5,3"], {"model": "sage", "batch": 40, "fanout": [5, 3]}),
         (

@@ -9,7 +9,7 @@ use super::output::{facts, json_line, say, seconds};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::graph::VertexOrder;
-use crate::plan::{Reorder, RunGathers};
+use crate::plan::{KeptByNumber, Reorder, RunGathers};
 use crate::ranks::Ranks;
 use crate::runtime::Partition;
 
@@ -28,22 +28,24 @@ pub(super) struct ReorderArgs {
 }
 
 impl ReorderArgs {
-    /// Parses the flag, and checks that it goes with the flag `--partition`.
+    /// Parses the flag, and checks that it goes with what the run keeps.
     ///
     /// # Errors
-    /// [`Error::Value`] for an unknown word, and for ranges from a file, which are those of another order.
-    pub(super) fn check(&self, partition: &Partition) -> Result<Reorder> {
-        let reorder = self.reorder.parse()?;
-        if reorder != Reorder::default() && !matches!(partition, Partition::Strategy(_)) {
-            return Err(self.wrong("a file of option `partition` has ranges of the dataset's own order"));
-        }
-        Ok(reorder)
+    /// [`Error::Value`] for an unknown word, and those of [`Reorder::check`].
+    pub(super) fn check(&self, kept: KeptByNumber) -> Result<Reorder> {
+        let reorder: Reorder = self.reorder.parse()?;
+        reorder.check(kept).map(|()| reorder)
     }
 
     /// Returns the error of a value that does not go with another flag.
     pub(super) fn wrong(&self, expected: &str) -> Error {
         Error::Value { option: "reorder", value: self.reorder.clone(), expected: expected.into() }
     }
+}
+
+/// Returns what a run with this partition keeps by the numbers of the vertices.
+pub(super) fn kept_ranges(partition: &Partition) -> KeptByNumber {
+    KeptByNumber { ranges: !matches!(partition, Partition::Strategy(_)), ..KeptByNumber::default() }
 }
 
 /// Brings the vertices of a dataset into an order, and says which. With several ranks, all of them have to call it, and the

@@ -31,7 +31,7 @@ pub use cost::works;
 pub(crate) use count::{Known, grid_down};
 use fit::excess;
 pub(crate) use fit::{Fit, both, epoch_bytes};
-pub use order::{ChosenOrder, Reorder, RunGathers};
+pub use order::{ChosenOrder, KeptByNumber, Reorder, RunGathers};
 pub use script::{Action, Script};
 pub use seconds::Rates;
 pub(crate) use seconds::{BETWEEN, COPY_IN, COPY_OUT, planned_seconds};

@@ -5,6 +5,7 @@
 //! then at least [`LEAST_GAIN`] times as fast and the run saves more time than reordering takes. An order whose permutation
 //! takes longer to find than misses cost at all is not tried.
 
+use std::fmt;
 use std::str::FromStr;
 
 use lapidary_cost_model::{KernelTimes, Profile};
@@ -56,6 +57,26 @@ impl FromStr for Reorder {
         };
         if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::To).map_err(wrong) }
     }
+}
+
+impl fmt::Display for Reorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::To(order) => order.fmt(f),
+            Self::Auto => f.pad("auto"),
+        }
+    }
+}
+
+/// What a run keeps by the numbers that the vertices have in the dataset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptByNumber {
+    /// The ranges of the devices, which were given.
+    pub ranges: bool,
+    /// A learned row for each vertex.
+    pub embedding: bool,
+    /// A file with a row of features for each vertex.
+    pub feature_rows: bool,
 }
 
 /// The gathers of a run: their widths, how often each runs, and the caches of the device.
@@ -169,6 +190,29 @@ pub struct ChosenOrder {
 }
 
 impl Reorder {
+    /// Checks that a run that keeps these can compute in this order.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for an order other than the dataset's own, if the run keeps any of them.
+    pub fn check(self, kept: KeptByNumber) -> Result<()> {
+        let wrong = |expected: &str| {
+            Err(Error::Value { option: "reorder", value: self.to_string(), expected: expected.into() })
+        };
+        match kept {
+            _ if self == Self::default() => Ok(()),
+            KeptByNumber { ranges: true, .. } => {
+                wrong("a file of option `partition` has ranges of the dataset's own order")
+            }
+            KeptByNumber { embedding: true, .. } => {
+                wrong("option `embedding` learns a row for each vertex in the dataset's own order")
+            }
+            KeptByNumber { feature_rows: true, .. } => {
+                wrong("option `feature_cache` reads rows from a file in the dataset's own order")
+            }
+            KeptByNumber { ranges: false, embedding: false, feature_rows: false } => Ok(()),
+        }
+    }
+
     /// Chooses the order for a run.
     ///
     /// ```
@@ -249,9 +293,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_by_number_forbids_another_order() {
+        let none = KeptByNumber::default();
+        let some = [
+            ("option `partition`", KeptByNumber { ranges: true, ..none }),
+            ("option `embedding`", KeptByNumber { embedding: true, ..none }),
+            ("option `feature_cache`", KeptByNumber { feature_rows: true, ..none }),
+        ];
+        for (name, kept) in some {
+            let error = Reorder::To(VertexOrder::Rcm).check(kept).unwrap_err().to_string();
+            assert!(error.starts_with("option `reorder` cannot be `rcm`: ") && error.contains(name), "{error}");
+            Reorder::default().check(kept).unwrap();
+        }
+        Reorder::Auto.check(none).unwrap();
+    }
+
+    #[test]
     fn words() {
         assert_eq!("auto".parse::<Reorder>().unwrap(), Reorder::Auto);
         assert_eq!("none".parse::<Reorder>().unwrap(), Reorder::default());
+        for word in ["none", "degree", "rcm", "metis", "auto"] {
+            assert_eq!(word.parse::<Reorder>().unwrap().to_string(), word);
+        }
         let error = "rmc".parse::<Reorder>().unwrap_err().to_string();
         assert_eq!(error, "option `reorder` cannot be `rmc`: write none, degree, rcm, metis or auto");
     }

@@ -353,7 +353,7 @@ impl Devices {
 
     /// Returns the name of the profile that predicts times until the devices are measured: see
     /// [`crate::profile::load`].
-    pub(crate) fn profile(&self) -> String {
+    pub fn profile(&self) -> String {
         match &self.kind {
             DeviceKind::Cuda(ordinals) => format!("cuda:{}", numbers(ordinals)),
             _ => "cpu".into(),

@@ -2,6 +2,7 @@
 
 mod batches;
 mod builder;
+mod checkpoint_schedule;
 mod checkpoint_writer;
 mod class_weights;
 mod divergence;
@@ -25,6 +26,7 @@ pub(crate) use batches::{Drawing, Sources};
 #[cfg(feature = "command")]
 pub(crate) use batches::{labelled, other_layers};
 pub use builder::TrainerBuilder;
+pub use checkpoint_schedule::{CheckpointInterval, CheckpointSchedule, ParseCheckpointIntervalError};
 pub use checkpoint_writer::CheckpointWriter;
 pub use class_weights::{ClassWeights, ParseClassWeightsError};
 pub use embedding::EmbeddingSize;
@@ -35,8 +37,7 @@ pub use lock::RunLock;
 pub(crate) use lock::utc;
 pub use optimizer::{Adam, AdamW, DecayLayers, Optimizer, Sgd};
 pub use record::{Best, Change, PartialEpoch, RunRecord};
-#[cfg(feature = "command")]
-pub(crate) use resume::recorded_order;
+pub use resume::recorded_order;
 pub use snapshot::Snapshot;
 pub use splits::Move;
 pub use suggested::Suggested;

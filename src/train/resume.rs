@@ -11,7 +11,6 @@ use super::optimizer::check_learning_rate;
 use super::record::Change;
 use super::{RunRecord, Snapshot, Trainer};
 use crate::error::{Error, Result};
-#[cfg(feature = "command")]
 use crate::graph::VertexOrder;
 use crate::infer::Position;
 use crate::infer::checkpoint::{self, BEST_FILE, COST_MODEL_FILE, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE};
@@ -196,11 +195,11 @@ impl Trainer {
     }
 }
 
-/// Returns the order of the vertices in the newest checkpoint that can be read; `None` if there is none.
-#[cfg(feature = "command")]
-pub(crate) fn recorded_order(dir: &Path) -> Option<VertexOrder> {
+/// Returns the order of the vertices in the newest checkpoint of a folder that can be read; `None` if there is none. A run
+/// that continues from it needs a dataset in this order: see [`Reorder::To`](crate::Reorder::To).
+pub fn recorded_order(dir: impl AsRef<Path>) -> Option<VertexOrder> {
     let record = |folder: PathBuf| Checkpoint::read(&folder, &[RUN_FILE]).ok()?.record::<RunRecord>().ok();
-    checkpoint::states(dir).into_iter().find_map(|(_, folder)| Some(record(folder)?.reorder))
+    checkpoint::states(dir.as_ref()).into_iter().find_map(|(_, folder)| Some(record(folder)?.reorder))
 }
 
 /// Returns whether an error says that a checkpoint cannot be read, so that an earlier one should be tried. What another

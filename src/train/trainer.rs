@@ -19,6 +19,7 @@ use super::{Best, Move, RunRecord, Snapshot, StageSeconds, TrainerBuilder};
 use crate::bind::if_unchanged;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::graph::VertexOrder;
 use crate::infer::{Accuracy, ModelRecord, Position, Predictor, TrainedOn};
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::plan::Locality;
@@ -212,9 +213,9 @@ impl Trainer {
         self.said.signal
     }
 
-    /// Sets where this rank finds the number of a signal that asks it to end.
-    #[cfg(feature = "command")]
-    pub(crate) fn watch(&mut self, signal: Arc<AtomicUsize>) {
+    /// Sets where this trainer finds the number of a signal, 0 for none. While there is one on any rank,
+    /// [`Trainer::step_batches`] ends after the mini-batch that runs, before an evaluation.
+    pub fn watch(&mut self, signal: Arc<AtomicUsize>) {
         self.signal = signal;
     }
 
@@ -302,6 +303,11 @@ impl Trainer {
     /// were run, only the evaluation of the epoch is left.
     pub fn position(&self) -> Position {
         Position { epoch: self.epoch, batch: self.progress.partial.batches }
+    }
+
+    /// Returns the order to which the vertices of its dataset were brought in memory.
+    pub fn vertex_order(&self) -> VertexOrder {
+        self.data.order()
     }
 
     /// Returns the number of mini-batches of an epoch; `None` on the whole graph.

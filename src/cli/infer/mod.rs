@@ -16,7 +16,7 @@ use super::DeviceArgs;
 use super::metrics::{Measured, MetricArgs};
 use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
-use super::reorder::{self, ReorderArgs, reordered};
+use super::reorder::{self, ReorderArgs, kept_ranges, reordered};
 use crate::dataset::{Dataset, FeatureNorm, MadeFeatures};
 use crate::error::{Error, Result};
 use crate::infer::{Prediction, Predictor};
@@ -95,7 +95,7 @@ impl InferArgs {
 /// Predicts, writes the logits if requested, and prints a report.
 pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     let options = args.device.options()?.ranks(ranks.clone());
-    let (reorder, profile) = (args.reorder.check(&options.partition)?, options.devices.profile());
+    let (reorder, profile) = (args.reorder.check(kept_ranges(&options.partition))?, options.devices.profile());
     let mut predictor = match (&args.checkpoint, &args.weights, &args.model) {
         (Some(dir), _, _) => Predictor::open(dir)?,
         (None, Some(file), Some(model)) => {

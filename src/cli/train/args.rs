@@ -1,8 +1,8 @@
 //! The flags of `lapidary train`.
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -11,20 +11,21 @@ use crate::cli::device::{RecomputeArg, strips};
 use crate::cli::metrics::MetricArgs;
 use crate::cli::model::ModelArgs;
 use crate::cli::output::say;
-use crate::cli::reorder::ReorderArgs;
+use crate::cli::reorder::{ReorderArgs, kept_ranges};
 use crate::dataset::{Dataset, FeatureNorm, VAL};
 use crate::error::{Error, Result, parse_option};
+use crate::infer::Predictor;
 use crate::infer::checkpoint::states;
-use crate::infer::{Position, Predictor};
 use crate::model::{Model, Weights};
-use crate::plan::{Reorder, RunGathers};
+use crate::plan::{KeptByNumber, Reorder, RunGathers};
 use crate::program::Strips;
 use crate::ranks::Ranks;
 use crate::runtime::Partition;
 use crate::sample::{Fanouts, NeighborSampler};
 use crate::train::{
-    Adam, AdamW, Batches, ClassWeights, DecayLayers, FeatureCache, Optimizer, PLAIN_EPOCHS, PLAIN_LEARNING_RATE,
-    SamplerOptions, SeedShares, Sgd, Topology, Trainer, other_layers, recorded_order,
+    Adam, AdamW, Batches, CheckpointInterval, CheckpointSchedule, ClassWeights, DecayLayers, FeatureCache, Optimizer,
+    PLAIN_EPOCHS, PLAIN_LEARNING_RATE, SamplerOptions, SeedShares, Sgd, Topology, Trainer, other_layers,
+    recorded_order,
 };
 
 /// The built-in dataset that `lapidary train` uses without `--data`.
@@ -193,19 +194,15 @@ impl BatchArgs {
     /// Parses the flag `--reorder`, and checks that it goes with these and with the partition.
     ///
     /// # Errors
-    /// Those of [`ReorderArgs::check`]; [`Error::Value`] for what is kept by the numbers of vertices in the dataset.
+    /// Those of [`ReorderArgs::check`].
     pub(in crate::cli) fn reorder(&self, reorder: &ReorderArgs, partition: &Partition) -> Result<Reorder> {
-        let found = reorder.check(partition)?;
-        if found == Reorder::default() {
-            return Ok(found);
-        }
-        if self.embedding.is_some() {
-            return Err(reorder.wrong("option `embedding` learns a row for each vertex in the dataset's own order"));
-        }
-        if self.feature_cache.is_some() {
-            return Err(reorder.wrong("option `feature_cache` reads rows from a file in the dataset's own order"));
-        }
-        Ok(found)
+        let Self { embedding, feature_cache, .. } = self;
+        let kept = KeptByNumber {
+            embedding: embedding.is_some(),
+            feature_rows: feature_cache.is_some(),
+            ..kept_ranges(partition)
+        };
+        reorder.check(kept)
     }
 
     /// Returns the gathers of a training on a device with this profile.
@@ -267,7 +264,7 @@ pub(in crate::cli) struct CheckpointArgs {
     /// Write one every N epochs, or in this interval of time (such as 90s, 10m or 1h), as well as at the end; 0: only
     /// at the end
     #[arg(long, value_name = "N", default_value = "50", requires = "checkpoint")]
-    pub checkpoint_every: Interval,
+    pub checkpoint_every: CheckpointInterval,
     /// Also write one after every N mini-batches of the run, within epochs [default: off]
     #[arg(long, value_name = "N", requires = "checkpoint", requires = "batch")]
     pub checkpoint_every_batches: Option<u64>,
@@ -305,43 +302,6 @@ pub(in crate::cli) struct OutputArgs {
     pub json: bool,
 }
 
-/// When checkpoints are written, beside the one at the end.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::cli) enum Interval {
-    Epochs(u64),
-    Time(Duration),
-}
-
-impl FromStr for Interval {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        if let Ok(epochs) = text.parse() {
-            return Ok(Self::Epochs(epochs));
-        }
-        let units = [("s", 1.0), ("m", 60.0), ("min", 60.0), ("h", 3600.0)];
-        let seconds = units.into_iter().find_map(|(unit, seconds)| {
-            let number: f64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
-            Duration::try_from_secs_f64(number * seconds).ok()
-        });
-        let is_some_time = |time: &Duration| !time.is_zero();
-        seconds
-            .filter(is_some_time)
-            .map(Self::Time)
-            .ok_or_else(|| "write a number of epochs, or a time with its unit, such as 90s, 10m or 1h".into())
-    }
-}
-
-impl Interval {
-    /// Returns whether a checkpoint is due.
-    pub(super) fn is_due(self, position: Position, last: Instant) -> bool {
-        match self {
-            Self::Epochs(every) => every > 0 && position.batch == 0 && position.epoch.is_multiple_of(every),
-            Self::Time(time) => last.elapsed() >= time,
-        }
-    }
-}
-
 /// What to do if numbers are not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(in crate::cli) enum OnNan {
@@ -350,14 +310,9 @@ pub(in crate::cli) enum OnNan {
 }
 
 impl CheckpointArgs {
-    /// Returns whether a checkpoint is due after `done` mini-batches of the run, because of their number.
-    pub(super) fn is_due_after(&self, done: u64) -> bool {
-        self.checkpoint_every_batches.is_some_and(|every| done.is_multiple_of(every))
-    }
-
-    /// Returns how many mini-batches may run before a checkpoint is due, if `done` of the run have been run.
-    pub(super) fn batches_to_run(&self, done: u64) -> u64 {
-        self.checkpoint_every_batches.map_or(u64::MAX, |every| every - done % every)
+    /// Starts the schedule of the checkpoints.
+    pub(super) fn schedule(&self) -> CheckpointSchedule {
+        CheckpointSchedule::new(self.checkpoint_every, self.checkpoint_every_batches.and_then(NonZeroU64::new))
     }
 }
 

@@ -34,7 +34,7 @@ use crate::train::{CheckpointWriter, RunLock, Trainer};
 use args::OutputArgs;
 pub(super) use args::{BatchArgs, DrawArgs, TrainArgs};
 use majority::Majority;
-use recovery::{QuietPanics, Recovery, batches_done};
+use recovery::{QuietPanics, Recovery};
 use report::{Done, Progress, epoch_line, introduce, move_line, say_what_is_cut, summarise};
 pub(super) use report::{embedding_line, learned_line, reads_line};
 use tensorboard::Events;
@@ -240,8 +240,7 @@ fn epochs(
     let mut stale = stale_epochs(args, trainer).filter(|_| trainer.epoch().is_multiple_of(args.training.eval_every));
     let mut recovery = Recovery::new(args, trainer)?;
     while trainer.epoch() < args.training.epochs() && stale.is_none() && !watch.is_over(trainer, ranks) {
-        let batches = args.checkpoints.batches_to_run(batches_done(trainer));
-        let stepped = trainer.step_batches(batches);
+        let stepped = trainer.step_batches(recovery.batches_to_run(trainer));
         let stepped = stepped.and_then(|epoch| recovery.keep(args, trainer, watch, ranks).map(|()| epoch));
         if let Some(note) = recorders.trace.add(trainer).filter(|_| !args.output.json) {
             bar.suspend(|| say(note));

@@ -1,16 +1,14 @@
 //! What a run does when an epoch fails: it goes back, or keeps what it has.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::args::{OnNan, TrainArgs};
 use crate::cli::failure;
 use crate::cli::signals::{self, Watch};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::infer::Position;
 use crate::ranks::Ranks;
-use crate::train::{Snapshot, Trainer};
+use crate::train::{CheckpointSchedule, Snapshot, Trainer};
 
 /// Number of times that `--on-nan rollback` returns to a checkpoint before it gives up.
 const MOST_ROLLBACKS: u32 = 10;
@@ -21,8 +19,7 @@ pub(super) struct Recovery {
     /// The state of the last checkpoint, or of the start.
     checkpoint: Option<Arc<Snapshot>>,
     rollbacks: u32,
-    /// When the last checkpoint was written.
-    saved_at: Instant,
+    schedule: CheckpointSchedule,
 }
 
 impl Recovery {
@@ -32,7 +29,12 @@ impl Recovery {
             OnNan::Rollback => Some(trainer.snapshot()?),
             OnNan::Stop => None,
         };
-        Ok(Self { on_nan, checkpoint, rollbacks: 0, saved_at: Instant::now() })
+        Ok(Self { on_nan, checkpoint, rollbacks: 0, schedule: args.checkpoints.schedule() })
+    }
+
+    /// Returns how many mini-batches may run before a checkpoint is due.
+    pub(super) fn batches_to_run(&self, trainer: &Trainer) -> u64 {
+        self.schedule.batches_to_run(trainer)
     }
 
     /// After an epoch, or some batches of it, writes a checkpoint beside training if one is due. A run goes on if it cannot
@@ -44,10 +46,8 @@ impl Recovery {
         if trainer.epoch() >= args.training.epochs() {
             return trainer.snapshot().map(drop);
         }
-        let is_due = args.checkpoints.checkpoint_every.is_due(trainer.position(), self.saved_at)
-            || args.checkpoints.is_due_after(batches_done(trainer));
         // All ranks have the same snapshots, to return to the same one. Rank 0 writes it.
-        if args.checkpoints.checkpoint.is_none() || !ranks.first(|| Ok(is_due))? {
+        if args.checkpoints.checkpoint.is_none() || !ranks.first(|| Ok(self.schedule.is_due(trainer)))? {
             return Ok(());
         }
         let snapshot = trainer.snapshot()?;
@@ -59,7 +59,7 @@ impl Recovery {
         {
             signals::warn(&error);
         }
-        self.saved_at = Instant::now();
+        self.schedule.restart();
         Ok(())
     }
 
@@ -84,12 +84,6 @@ impl Recovery {
             }
         }
     }
-}
-
-/// Returns the number of mini-batches since the start of the run; 0 on the whole graph.
-pub(super) fn batches_done(trainer: &Trainer) -> u64 {
-    let Position { epoch, batch } = trainer.position();
-    trainer.batches_per_epoch().map_or(0, |count| epoch * count + batch)
 }
 
 /// Prints no panic if a file of the dataset has changed, because the change is then reported as the error.

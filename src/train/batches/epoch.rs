@@ -118,10 +118,10 @@ impl Feeder {
             so_far.partial.batches = number as u64 + 1;
             so_far.not_finite = done.not_finite.clone();
             so_far.done.add(done);
-            let ends = run.signal.is_some_and(|signal| self.is_over(signal, &so_far.done));
             if let Some(call) = &mut on_batch {
                 call(number as u64 + 1, count);
             }
+            let ends = run.signal.is_some_and(|signal| self.is_over(signal, &so_far.done));
             Ok(!ends && so_far.partial.loss_sum.is_finite() && so_far.not_finite.is_none())
         });
         so_far.done.seconds = [seconds + began.elapsed().as_secs_f64(), 0.0];
