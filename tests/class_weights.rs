@@ -1,6 +1,7 @@
 //! Weights of the classes in the loss.
 
 use lapidary::dataset::{Labels, TRAIN};
+use lapidary::model::TrainingLoss;
 use lapidary::sample::NeighborSampler;
 use lapidary::{Adam, Batches, ClassWeights, Dataset, Error, Model, Predictor, Trainer, TrainerBuilder};
 
@@ -91,6 +92,10 @@ fn weights_that_cannot_be_are_refused() {
         let Err(error @ Error::Value { option: "class_weights", .. }) = builder.build() else { panic!("{why}") };
         assert!(error.to_string().contains(why), "{error}");
     }
+    let other_loss = model.loss(|net, logits| TrainingLoss::mean_square(net.multiply(logits, 2.0)?));
+    let builder = Trainer::builder(&other_loss, &data).class_weights(ClassWeights::Balanced);
+    let Err(error @ Error::Model(_)) = builder.build() else { panic!("nothing would be weighed") };
+    assert!(error.to_string().contains("no such term"), "{error}");
     let (code, _, stderr) = run(&["train", "--class-weights", "heavy"]);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("--class-weights") && stderr.contains("balanced"), "{stderr}");

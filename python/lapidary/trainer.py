@@ -57,7 +57,7 @@ class Trainer:
         """The epochs that :meth:`step` and :meth:`fit` ran."""
         self._model = model
         self._settings: Mapping[str, Any] = settings
-        self._scores: dict[int, Scores] = {}
+        self._evaluated: set[int] = set()
         self._resumed_at: Optional[int] = None
         self._checkpoints: Optional[NativeCheckpoints] = None
         self._native = NativeTrainer(
@@ -101,12 +101,7 @@ class Trainer:
     def best_scores(self) -> Optional[Scores]:
         """The accuracies of the best epoch; ``None`` before an evaluation."""
         best = self._native.best()
-        if best is None:
-            return None
-        epoch, val, test = best
-        # The weights may have been replaced and evaluated in the same epoch.
-        seen = self._scores.get(epoch)
-        return Scores(seen.train if seen is not None and (seen.val, seen.test) == (val, test) else None, val, test)
+        return None if best is None else Scores(*best[1])
 
     @property
     def peak_device_bytes(self) -> list[int]:
@@ -124,7 +119,7 @@ class Trainer:
         """
         number, loss, scores, seconds, eval_seconds = self._native.step(self._checkpoints)
         if scores is not None:
-            self._scores[number] = Scores(*scores)
+            self._evaluated.add(number)
         record = Epoch(number, loss, *(scores or (None, None, None)), seconds, eval_seconds)
         self.history.append(record)
         return record
@@ -190,12 +185,12 @@ class Trainer:
         if patience is None or best is None or self.epoch - best < patience:
             return False
         was_evaluated = self.epoch == self._resumed_at and self.epoch % self._settings["eval_every"] == 0
-        return was_evaluated or self.epoch in self._scores
+        return was_evaluated or self.epoch in self._evaluated
 
     def evaluate(self) -> Scores:
         """Returns the accuracies of the current weights, which are kept if they are the best so far."""
         scores = Scores(*self._native.evaluate())
-        self._scores[self.epoch] = scores
+        self._evaluated.add(self.epoch)
         return scores
 
     def weights(self) -> dict[str, Array]:
@@ -250,7 +245,7 @@ class Trainer:
         resumed_at = self._native.resume(os.fspath(path))
         if resumed_at is not None:
             self._resumed_at = resumed_at
-            self._scores.clear()
+            self._evaluated.clear()
         return resumed_at
 
     def __repr__(self) -> str:

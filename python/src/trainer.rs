@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lapidary::{Epoch, Result, Trainer, Weight, Weights};
+use lapidary::{Best, Epoch, Result, Trainer, Weight, Weights};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -28,8 +28,8 @@ pub(crate) struct NativeTrainer {
 /// The number, the loss, the scores (`None` without an evaluation), the seconds, and the seconds of the evaluation.
 type Step = (u64, f64, Option<Scores>, f64, f64);
 
-/// The number of the best epoch, its validation score and its test score.
-type BestEpoch = (u64, Option<f64>, Option<f64>);
+/// The number of the best epoch, and its scores.
+type BestEpoch = (u64, Scores);
 
 /// The weights of a dict: an f32 array under each name.
 type Named<'py> = BTreeMap<String, PyReadonlyArrayDyn<'py, f32>>;
@@ -183,7 +183,8 @@ impl NativeTrainer {
 
     /// The best epoch; `None` before an evaluation.
     fn best(&self, py: Python<'_>) -> PyResult<Option<BestEpoch>> {
-        self.with(py, |trainer| Ok(trainer.best().map(|best| (best.epoch, best.val_accuracy, best.test_accuracy))))
+        let scores = |best: &Best| (best.train_accuracy, best.val_accuracy, best.test_accuracy);
+        self.with(py, |trainer| Ok(trainer.best().map(|best| (best.epoch, scores(best)))))
     }
 
     /// The number of tiles and of strips, and the peak of each device in bytes: planned, and so far.

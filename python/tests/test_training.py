@@ -180,7 +180,7 @@ def test_a_run_goes_on_where_it_ended(data: lapidary.Dataset, tmp_path: Path, ba
     ]
     assert (resumed.predictor.logits(data) == whole.predictor.logits(data)).all()
     again = lapidary.train(data, epochs=9, out=folder, resume=True, **settings)
-    assert again.history == [] and (again.best_epoch, again.test_accuracy) == (whole.best_epoch, whole.test_accuracy)
+    assert again.history == [] and (again.best_epoch, again.scores) == (whole.best_epoch, whole.scores)
     trainer = lapidary.Trainer(data, **{"hidden": 4, **batches})
     assert trainer.resume(tmp_path / "nothing") is None and trainer.epoch == 0
     assert trainer.resume(folder) == trainer.epoch == 9

@@ -60,6 +60,11 @@ pub enum ModelError {
     /// A loss that is not defined for mini-batches.
     #[error("mini-batches cannot have a mean square as a term of the loss, which is over all vertices")]
     NotInBatches,
+    /// Weights of the classes for a loss that has no classes.
+    #[error(
+        "option `class_weights` weighs the classes of a softmax cross-entropy, and the loss of this model has no such term"
+    )]
+    NoClassWeights,
     /// The model and the data have different feature widths.
     #[error("the model reads {model} features per vertex, but the data has {data}")]
     FeatureWidth {

@@ -82,6 +82,9 @@ pub(crate) struct TrainingProgram {
 pub(crate) fn training_program(spec: &EpochSpec<'_>) -> Result<TrainingProgram, ModelError> {
     let (mut network, logits) = spec.model.network(spec.features, Mode::Train, spec.dtype)?;
     let terms = spec.model.loss_terms(&mut network, logits, spec.labels)?;
+    if spec.weighted_classes && !terms.iter().any(|term| term.kind == LossKind::SoftmaxCrossEntropy) {
+        return Err(ModelError::NoClassWeights);
+    }
     let (mut program, parameters) = network.into_parts();
     let mut losses = Vec::new();
     for (number, term) in terms.into_iter().enumerate() {

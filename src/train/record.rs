@@ -14,6 +14,9 @@ use crate::runtime::SplitRecord;
 pub struct Best {
     /// Number of the epoch, from 1.
     pub epoch: u64,
+    /// Accuracy (or micro-F1) on the training split, from 0 to 1; `None` in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_accuracy: Option<f64>,
     /// Accuracy (or micro-F1) on the validation split, from 0 to 1; `None` without a validation split.
     pub val_accuracy: Option<f64>,
     /// Accuracy (or micro-F1) on the test split, from 0 to 1; `None` without a test split.

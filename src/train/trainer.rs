@@ -247,7 +247,8 @@ impl Trainer {
         if improves {
             let weights = self.weights()?;
             self.check_finite(&weights)?;
-            self.best = Some(Best { epoch: self.epoch, val_accuracy: accuracy.val, test_accuracy: accuracy.test });
+            let Accuracy { train, val, test } = accuracy;
+            self.best = Some(Best { epoch: self.epoch, train_accuracy: train, val_accuracy: val, test_accuracy: test });
             self.best_weights = Arc::new(weights);
         }
         Ok(())
