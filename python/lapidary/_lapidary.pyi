@@ -38,6 +38,7 @@ class NativeDataset:
     vertices: int
     edges: int
     feature_width: int
+    has_sparse_features: bool
     classes: int
     class_names: Optional[list[str]]
     directed: bool

@@ -47,6 +47,11 @@ class Dataset:
         return self._native.feature_width
 
     @property
+    def has_sparse_features(self) -> bool:
+        """Whether features are kept as sparse: only the numbers that are not 0."""
+        return self._native.has_sparse_features
+
+    @property
     def classes(self) -> int:
         """The number of classes."""
         return self._native.classes
@@ -82,7 +87,8 @@ class Dataset:
         return dict(zip(("indptr", "indices", "features", "edge_weights"), self._native.addresses()))
 
     def __repr__(self) -> str:
-        sizes = f"{self.vertices:,} vertices, {self.edges:,} edges, {self.feature_width:,} features"
+        kind = "sparse " if self.has_sparse_features else ""
+        sizes = f"{self.vertices:,} vertices, {self.edges:,} edges, {self.feature_width:,} {kind}features"
         train, val, test = self._native.split_sizes
         return f"<Dataset {self.name!r}: {sizes}, {self.classes} classes, {train} train / {val} val / {test} test>"
 
@@ -91,6 +97,7 @@ def dataset(
     graph: Any,
     *,
     features: Any = None,
+    sparse: Optional[bool] = None,
     labels: Any = None,
     train: Any = None,
     val: Any = None,
@@ -125,6 +132,8 @@ def dataset(
     Args:
         graph: the edges, and what comes with them.
         features: ``[vertices, width]``, dense or a sparse matrix of scipy.
+        sparse: whether to keep features as sparse; by default as they are given, and dense ones if at most a tenth of them is
+            not 0, as in bags of words: that trains at least twice as fast, and is a copy.
         labels: ``[vertices]``, -1, NaN or None for none; or ``[vertices, classes]`` of 0 and 1. Classes may be texts.
         train, val, test: a mask ``[vertices]`` of bool, or ids; names, where vertices have names.
         edge_weights: ``[E]``, in the order of the edges.
@@ -136,7 +145,7 @@ def dataset(
         name: the name of the dataset.
         source, target, weight: the names of the columns of a DataFrame; ``weight`` also of the attribute in networkx.
 
-    f32 features, i64 ``indptr`` and u32 or i32 ``indices`` without gaps are not copied. Their flag ``writeable`` is
+    Dense f32 features, i64 ``indptr`` and u32 or i32 ``indices`` without gaps are not copied. Their flag ``writeable`` is
     ``False`` as long as something reads them. Do not write to their memory through other views either.
 
     Raises:
@@ -149,7 +158,7 @@ def dataset(
     """
     given = {"features": features, "labels": labels, "train": train, "val": val, "test": test}
     rest = {"edge_weights": edge_weights, "vertices": vertices, "classes": classes, "graph_ids": graph_ids}
-    rest |= {"feature_norm": feature_norm, "name": name}
+    rest |= {"feature_norm": feature_norm, "name": name, "sparse": sparse}
     if isinstance(graph, (Dataset, str, os.PathLike)):
         unused = [key for key, value in {**given, **rest}.items() if value is not None] + ["undirected"] * undirected
         if unused:
@@ -223,7 +232,7 @@ def _rest(found: Found, vertices: int, given: Mapping[str, Any]) -> dict[str, An
     )
     rest["name"], rest["feature_norm"] = given["name"], given["feature_norm"]
     if found.features is not None:
-        rest |= _arrays.features(found.features, vertices)
+        rest |= _arrays.features(found.features, vertices, given["sparse"])
     if found.labels is not None:
         rest |= _arrays.labels(found.labels, vertices)
     if given["classes"] is not None:

@@ -170,6 +170,11 @@ impl NativeDataset {
     }
 
     #[getter]
+    fn has_sparse_features(&self) -> bool {
+        matches!(self.0.features(), Some(dataset::Features::Sparse(_)))
+    }
+
+    #[getter]
     fn classes(&self) -> usize {
         self.0.class_count()
     }

@@ -167,6 +167,32 @@ def test_scipy_without_weights(example: Example) -> None:
     assert (lapidary.dataset(stored).edges, stored.nnz) == (1, 2)
 
 
+def test_bags_of_words_are_kept_sparse(example: Example) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    words = (np.random.default_rng(0).random((60, 50)) < 0.08).astype(np.float32)
+    words[:, 0] = example.labels
+    dense, found = (from_csr(example, features=words, sparse=kind) for kind in (False, None))
+    assert (dense.has_sparse_features, found.has_sparse_features) == (False, True)
+    assert dense._addresses()["features"] == words.ctypes.data and "50 sparse features" in repr(found)
+    assert same_graph(found, from_csr(example, features=sparse.csr_matrix(words)))
+    assert same_graph(dense, from_csr(example, features=sparse.csc_matrix(words), sparse=False))
+    # A model that was trained on one kind reads the other.
+    predictor = short_run(found).predictor
+    np.testing.assert_allclose(predictor.logits(dense), predictor.logits(found), rtol=1e-4, atol=1e-6)
+    # At most a tenth of the numbers, of any type; and all of them may be 0.
+    share = np.zeros((60, 10))
+    share[:, 3] = 1
+    for kind in (np.float64, np.int32, bool):
+        assert from_csr(example, features=share.astype(kind)).has_sparse_features
+    share[0, 0] = 1
+    assert not from_csr(example, features=share).has_sparse_features
+    assert from_csr(example, features=share, sparse=True).has_sparse_features
+    assert short_run(from_csr(example, features=np.zeros((60, 4)))).history[-1]["loss"] > 0
+    share[:, 0] = np.nan
+    with pytest.raises(ValueError, match="features"):
+        from_csr(example, features=share, sparse=True)
+
+
 class FakeData(SimpleNamespace):
     """What the package uses of PyG's Data."""
 

@@ -178,7 +178,7 @@ impl Weights {
                 let dtype = format!("{:?}", tensor.dtype());
                 return Err(WeightsError::ElementType { path: path.into(), name, dtype });
             };
-            if let Some(position) = data.iter().position(|x| !x.is_finite()) {
+            if let Some(position) = first_not_finite(&data) {
                 return Err(WeightsError::NotFinite { path: Some(path.into()), name, position });
             }
             weights.insert(&name, Weight { shape: tensor.shape().to_vec(), data });
@@ -209,7 +209,7 @@ impl Weights {
     /// [`WeightsError::NotFinite`].
     pub fn check_finite(&self) -> Result<(), WeightsError> {
         let stray = |(name, weight): (&str, &Weight)| {
-            let position = weight.data.iter().position(|x| !x.is_finite())?;
+            let position = first_not_finite(&weight.data)?;
             Some(WeightsError::NotFinite { path: None, name: name.into(), position })
         };
         self.iter().find_map(stray).map_or(Ok(()), Err)
@@ -272,4 +272,29 @@ fn floats(tensor: &TensorView<'_>) -> Option<Vec<f32>> {
         Dtype::BF16 => wide(2).map(|b| bytemuck::pod_read_unaligned::<half::bf16>(b).to_f32()).collect(),
         _ => return None,
     })
+}
+
+/// Returns the position of the first number that is not finite.
+fn first_not_finite(data: &[f32]) -> Option<usize> {
+    const CHUNK: usize = 4096;
+    // To look at all numbers of a chunk is quicker than to stop at the first stray one.
+    let is_stray = |chunk: &[f32]| chunk.iter().fold(false, |found, x| found | !x.is_finite());
+    let start = CHUNK * data.chunks(CHUNK).position(is_stray)?;
+    Some(start + data[start..].iter().position(|x| !x.is_finite())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_not_finite;
+
+    #[test]
+    fn the_first_stray_number_is_found_in_any_chunk() {
+        let mut data = vec![0.5f32; 10_000];
+        assert_eq!(first_not_finite(&data), None);
+        for at in [9_999, 8_192, 8_191, 4_096, 17, 0] {
+            data[at] = if at % 2 == 0 { f32::NAN } else { f32::NEG_INFINITY };
+            assert_eq!(first_not_finite(&data), Some(at));
+        }
+        assert_eq!(first_not_finite(&[]), None);
+    }
 }

@@ -521,8 +521,12 @@ impl Session {
     /// [`Error::Device`].
     pub(crate) fn read<T: Pod>(&self, slots: &[Slot]) -> Result<Vec<T>> {
         let part = self.runtime.own_parts().start;
-        let pieces = slots.iter().map(|&slot| self.runtime.read(part, slot)).collect::<Result<Vec<Vec<T>>>>()?;
-        Ok(pieces.concat())
+        let mut all = Vec::new();
+        for &slot in slots {
+            let contents = self.runtime.show(part, slot)?;
+            contents.read(|bytes| see_as(bytes, &mut |piece: &[T]| all.extend_from_slice(piece)));
+        }
+        Ok(all)
     }
 
     /// Reads a kept output of which each part has its own rows: calls `see` with the rows of all parts, piece by piece, in
