@@ -123,7 +123,7 @@ def features(given: Any, vertices: int, sparse: Optional[bool]) -> dict[str, Any
     array = numbers(given, "features", 2)
     _check_rows("features", array.shape, vertices)
     if sparse is None:
-        sparse = 0 < array.size and np.count_nonzero(array) <= _SPARSE_SHARE * array.size
+        sparse = bool(0 < array.size and np.count_nonzero(array) <= _SPARSE_SHARE * array.size)
     if not sparse:
         return {"features": (lent(array, np.float32), array.shape[1])}
     rows, columns = np.nonzero(array)
