@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use lapidary::plan::RunGathers;
-use lapidary::{Dataset, Error, KeptByNumber, Model, Partition, Reorder, Result};
+use lapidary::{Dataset, Error, KeptByNumber, Model, Reorder, Result};
 use pyo3::prelude::*;
 
 use crate::batches::BatchSettings;
@@ -22,8 +22,11 @@ pub(crate) fn in_order(
     batches: &BatchSettings,
 ) -> Result<Dataset> {
     let reorder: Reorder = training.reorder.parse()?;
+    if reorder == Reorder::default() {
+        return Ok(data.clone());
+    }
     reorder.check(KeptByNumber {
-        ranges: !matches!(devices.partition()?, Partition::Strategy(_)),
+        ranges: devices.partition()?.has_ranges(),
         embedding: batches.embedding.is_some(),
         feature_rows: batches.feature_cache.is_some(),
     })?;

@@ -217,7 +217,26 @@ def test_checkpoints_during_training(
         assert (resumed.predictor.logits(data) == whole.predictor.logits(data)).all(), state
 
 
-def wait_for(folder: Path, states: str, job: subprocess.Popen[Any]) -> list[Path]:
+def started(program: str, folder: Path) -> subprocess.Popen[str]:
+    """Starts a program with a folder as its argument; it can import what the tests share."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        # What runs in the background ignores the signal, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def ends_by_ctrl_c(job: subprocess.Popen[str]) -> None:
+    os.kill(job.pid, signal.SIGINT)
+    _, err = job.communicate(timeout=60)
+    assert "KeyboardInterrupt" in err and job.returncode == -signal.SIGINT
+
+
+def wait_for(folder: Path, states: str, job: subprocess.Popen[str]) -> list[Path]:
     """Waits until a program has written a checkpoint."""
     while not (found := list(folder.glob(states))):
         assert job.poll() is None, "the program has ended"
@@ -228,10 +247,10 @@ def wait_for(folder: Path, states: str, job: subprocess.Popen[Any]) -> list[Path
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"hidden": 4, "progress": False, "checkpoint_every": 3}
     program = f"import lapidary, sys; lapidary.train('planted', epochs=10**9, out=sys.argv[1], **{settings!r})"
-    job = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "run")])
+    job = started(program, tmp_path / "run")
     wait_for(tmp_path / "run", "epoch-*", job)
     job.kill()
-    job.wait()
+    job.communicate()
     trainer = lapidary.Trainer("planted", hidden=4)
     reached = trainer.resume(tmp_path / "run")
     assert reached is not None and reached % 3 == 0
@@ -397,18 +416,9 @@ def test_ctrl_c_ends_between_epochs_and_saves(tmp_path: Path) -> None:
         "say = lambda record: record.epoch == 1 and print('ready', flush=True)\n"
         "lapidary.train('planted', epochs=10**9, progress=False, callbacks=[say], out=sys.argv[1])\n"
     )
-    job = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "run")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # What runs in the background ignores the signal, and so do its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    job = started(program, tmp_path / "run")
     assert job.stdout is not None and job.stdout.readline() == "ready\n"
-    os.kill(job.pid, signal.SIGINT)
-    _, err = job.communicate(timeout=60)
-    assert "KeyboardInterrupt" in err and job.returncode == -signal.SIGINT
+    ends_by_ctrl_c(job)
     assert lapidary.Predictor.load(tmp_path / "run").predict("planted").size > 0
 
 
@@ -422,17 +432,9 @@ def test_ctrl_c_ends_between_mini_batches_and_saves(tmp_path: Path) -> None:
         "settings = dict(batch=1, fanout=[10, 10], checkpoint_every_batches=100)\n"
         "lapidary.train(data, 'sage', epochs=1, progress=False, out=sys.argv[1], **settings)\n"
     )
-    job = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "run")],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    states = wait_for((tmp_path / "run"), "batch-*", job)
-    os.kill(job.pid, signal.SIGINT)
-    _, err = job.communicate(timeout=60)
-    assert "KeyboardInterrupt" in err and job.returncode == -signal.SIGINT
+    job = started(program, tmp_path / "run")
+    states = wait_for(tmp_path / "run", "batch-*", job)
+    ends_by_ctrl_c(job)
     newest = max(state.name for state in (tmp_path / "run").glob("*-*"))
     # The epoch has 20,000 batches.
     assert states[0].name < newest < "batch-00000001-00020000"

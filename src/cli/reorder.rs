@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::graph::VertexOrder;
 use crate::plan::{KeptByNumber, Reorder, RunGathers};
 use crate::ranks::Ranks;
-use crate::runtime::Partition;
 
 #[derive(Debug, Args)]
 pub(super) struct ReorderArgs {
@@ -41,11 +40,6 @@ impl ReorderArgs {
     pub(super) fn wrong(&self, expected: &str) -> Error {
         Error::Value { option: "reorder", value: self.reorder.clone(), expected: expected.into() }
     }
-}
-
-/// Returns what a run with this partition keeps by the numbers of the vertices.
-pub(super) fn kept_ranges(partition: &Partition) -> KeptByNumber {
-    KeptByNumber { ranges: !matches!(partition, Partition::Strategy(_)), ..KeptByNumber::default() }
 }
 
 /// Brings the vertices of a dataset into an order, and says which. With several ranks, all of them have to call it, and the

@@ -65,6 +65,11 @@ pub struct SplitRecord {
 }
 
 impl Partition {
+    /// Returns whether it has ranges of vertices that were given.
+    pub fn has_ranges(&self) -> bool {
+        !matches!(self, Self::Strategy(_))
+    }
+
     /// Parses `learned`, `edges`, `vertices` or the name of a file. The file is the `run.json` of a checkpoint, the
     /// `parts.json` of a relabelled dataset, or a JSON list of pairs such as `[[0, 10], [10, 34]]`.
     ///

@@ -16,13 +16,13 @@ use super::DeviceArgs;
 use super::metrics::{Measured, MetricArgs};
 use super::model::{DtypeArg, EdgeWeightsArg};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
-use super::reorder::{self, ReorderArgs, kept_ranges, reordered};
+use super::reorder::{self, ReorderArgs, reordered};
 use crate::dataset::{Dataset, FeatureNorm, MadeFeatures};
 use crate::error::{Error, Result};
 use crate::infer::{Prediction, Predictor};
 use crate::model::{LabelKind, Norm};
 use crate::output::OutputFile;
-use crate::plan::{Reorder, RunGathers};
+use crate::plan::{KeptByNumber, Reorder, RunGathers};
 use crate::ranks::Ranks;
 
 #[derive(Debug, Args)]
@@ -95,7 +95,8 @@ impl InferArgs {
 /// Predicts, writes the logits if requested, and prints a report.
 pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     let options = args.device.options()?.ranks(ranks.clone());
-    let (reorder, profile) = (args.reorder.check(kept_ranges(&options.partition))?, options.devices.profile());
+    let kept = KeptByNumber { ranges: options.partition.has_ranges(), ..KeptByNumber::default() };
+    let (reorder, profile) = (args.reorder.check(kept)?, options.devices.profile());
     let mut predictor = match (&args.checkpoint, &args.weights, &args.model) {
         (Some(dir), _, _) => Predictor::open(dir)?,
         (None, Some(file), Some(model)) => {

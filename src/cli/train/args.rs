@@ -11,7 +11,7 @@ use crate::cli::device::{RecomputeArg, strips};
 use crate::cli::metrics::MetricArgs;
 use crate::cli::model::ModelArgs;
 use crate::cli::output::say;
-use crate::cli::reorder::{ReorderArgs, kept_ranges};
+use crate::cli::reorder::ReorderArgs;
 use crate::dataset::{Dataset, FeatureNorm, VAL};
 use crate::error::{Error, Result, parse_option};
 use crate::infer::Predictor;
@@ -196,11 +196,10 @@ impl BatchArgs {
     /// # Errors
     /// Those of [`ReorderArgs::check`].
     pub(in crate::cli) fn reorder(&self, reorder: &ReorderArgs, partition: &Partition) -> Result<Reorder> {
-        let Self { embedding, feature_cache, .. } = self;
         let kept = KeptByNumber {
-            embedding: embedding.is_some(),
-            feature_rows: feature_cache.is_some(),
-            ..kept_ranges(partition)
+            ranges: partition.has_ranges(),
+            embedding: self.embedding.is_some(),
+            feature_rows: self.feature_cache.is_some(),
         };
         reorder.check(kept)
     }
