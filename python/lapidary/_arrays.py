@@ -118,6 +118,8 @@ def numbers(given: Any, what: str, dimensions: int) -> Array:
 def features(given: Any, vertices: int, sparse: Optional[bool]) -> dict[str, Any]:
     """Converts features, ``[vertices, width]``: dense, or sparse as a matrix of scipy. They are kept sparse, or dense, as
     ``sparse`` says; with ``None``, as they are given, unless nearly all numbers are 0."""
+    if sparse not in (None, True, False):
+        raise DataError(f"option `sparse` cannot be {sparse!r}: it is True, False or None")
     if is_sparse(given):
         return _scipy_features(given, vertices) if sparse is not False else features(given.toarray(), vertices, False)
     array = numbers(given, "features", 2)

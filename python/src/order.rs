@@ -47,7 +47,7 @@ pub(crate) fn none(training: &TrainingSettings) -> Result<()> {
     match reorder == Reorder::default() {
         true => Ok(()),
         false => {
-            let expected = "only a dataset is ordered, and a shape is none".into();
+            let expected = "only a dataset is ordered; a shape has no vertices yet".into();
             Err(Error::Value { option: "reorder", value: reorder.to_string(), expected })
         }
     }

@@ -188,6 +188,8 @@ def test_bags_of_words_are_kept_sparse(example: Example) -> None:
     assert not from_csr(example, features=share).has_sparse_features
     assert from_csr(example, features=share, sparse=True).has_sparse_features
     assert short_run(from_csr(example, features=np.zeros((60, 4)))).history[-1]["loss"] > 0
+    with pytest.raises(ValueError, match="`sparse` cannot be 'yes'"):
+        from_csr(example, features=share, sparse="yes")
     share[:, 0] = np.nan
     with pytest.raises(ValueError, match="features"):
         from_csr(example, features=share, sparse=True)
