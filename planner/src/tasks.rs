@@ -2,9 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
+use rustc_hash::FxHashSet;
 
 /// Index of a tensor in [`TaskGraph::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +45,7 @@ pub enum TensorKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     /// Unique name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Size in bytes.
     pub bytes: u64,
     /// The kind of input, or output.
@@ -56,7 +58,7 @@ pub struct Tensor {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Task {
     /// Unique name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Tensors that it reads. A tensor that is listed twice counts once.
     pub inputs: Vec<TensorId>,
     /// Tensors that it makes.
@@ -186,8 +188,8 @@ impl TaskGraph {
                 return Err(TaskError::TooMany { what, found });
             }
         }
-        unique("tensors", tensors.iter().map(|t| t.name.as_str()))?;
-        unique("ops", ops.iter().map(|op| op.name.as_str()))?;
+        unique("tensors", tensors.iter().map(|t| &*t.name))?;
+        unique("ops", ops.iter().map(|op| &*op.name))?;
         tensors.iter().try_fold(0u64, |sum, t| sum.checked_add(t.bytes)).ok_or(TaskError::TooManyBytes)?;
         for op in &mut ops {
             dedup(&mut op.inputs);
@@ -284,7 +286,7 @@ impl TaskGraph {
 }
 
 fn unique<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> Result<(), TaskError> {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = FxHashSet::default();
     for name in names {
         if !seen.insert(name) {
             return Err(TaskError::DuplicateName { what, name: name.to_string() });
@@ -295,9 +297,23 @@ fn unique<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> Resul
 
 /// Removes repeated ids; keeps the first of each.
 fn dedup(ids: &mut Vec<TensorId>) {
-    let mut seen = std::collections::HashSet::new();
+    if ids.len() <= FEW {
+        let mut kept = 0;
+        for i in 0..ids.len() {
+            if !ids[..kept].contains(&ids[i]) {
+                ids[kept] = ids[i];
+                kept += 1;
+            }
+        }
+        ids.truncate(kept);
+        return;
+    }
+    let mut seen = FxHashSet::default();
     ids.retain(|id| seen.insert(*id));
 }
+
+/// Up to so many ids, looking through a list is faster than a set.
+const FEW: usize = 32;
 
 type Links = (Vec<Option<TaskId>>, Vec<Vec<TaskId>>);
 
@@ -309,19 +325,23 @@ fn link(tensors: &[Tensor], ops: &[Task]) -> Result<Links, TaskError> {
         let id = TaskId(i as u32);
         let named = op.inputs.iter().chain(&op.outputs).chain(op.next.iter().flat_map(|(y, x)| [y, x]));
         if let Some(unknown) = named.into_iter().find(|t| t.index() >= tensors.len()) {
-            return Err(TaskError::UnknownTensor { op: op.name.clone(), tensor: unknown.0, tensors: tensors.len() });
+            return Err(TaskError::UnknownTensor {
+                op: op.name.to_string(),
+                tensor: unknown.0,
+                tensors: tensors.len(),
+            });
         }
         for t in &op.inputs {
             consumers[t.index()].push(id);
         }
         for t in &op.outputs {
-            let tensor = || tensors[t.index()].name.clone();
+            let tensor = || tensors[t.index()].name.to_string();
             if op.inputs.contains(t) {
-                return Err(TaskError::InputAndOutput { op: op.name.clone(), tensor: tensor() });
+                return Err(TaskError::InputAndOutput { op: op.name.to_string(), tensor: tensor() });
             }
             if let Some(first) = producer[t.index()].replace(id) {
-                let first = ops[first.index()].name.clone();
-                return Err(TaskError::TwoProducers { tensor: tensor(), first, second: op.name.clone() });
+                let first = ops[first.index()].name.to_string();
+                return Err(TaskError::TwoProducers { tensor: tensor(), first, second: op.name.to_string() });
             }
         }
     }
@@ -330,7 +350,7 @@ fn link(tensors: &[Tensor], ops: &[Task]) -> Result<Links, TaskError> {
 
 fn check_kinds(tensors: &[Tensor], ops: &[Task], producer: &[Option<TaskId>]) -> Result<(), TaskError> {
     for (tensor, producer) in tensors.iter().zip(producer) {
-        let wrong = |kind, found| Err(TaskError::WrongKind { tensor: tensor.name.clone(), kind, found });
+        let wrong = |kind, found| Err(TaskError::WrongKind { tensor: tensor.name.to_string(), kind, found });
         match (tensor.kind, producer) {
             (TensorKind::Local, None) => return wrong("local", "no op makes it".into()),
             (TensorKind::Constant, Some(op)) => {
@@ -340,7 +360,7 @@ fn check_kinds(tensors: &[Tensor], ops: &[Task], producer: &[Option<TaskId>]) ->
             _ => {}
         }
         if tensor.publish && producer.is_none() {
-            return Err(TaskError::PublishedInput { tensor: tensor.name.clone() });
+            return Err(TaskError::PublishedInput { tensor: tensor.name.to_string() });
         }
     }
     Ok(())
@@ -373,8 +393,8 @@ fn pair_next(
                 partner[y.index()] = Some(x);
                 continue;
             };
-            let (output, input) = (output.name.clone(), input.name.clone());
-            return Err(TaskError::WrongNext { op: op.name.clone(), output, input, why });
+            let (output, input) = (output.name.to_string(), input.name.to_string());
+            return Err(TaskError::WrongNext { op: op.name.to_string(), output, input, why });
         }
     }
     Ok(partner)
@@ -383,6 +403,11 @@ fn pair_next(
 /// Returns a topological order that always takes the ready op of least index. An order that is already topological is
 /// kept.
 fn program_order(ops: &[Task], producer: &[Option<TaskId>]) -> Result<Vec<TaskId>, TaskError> {
+    let comes_after =
+        |(i, op): (usize, &Task)| op.inputs.iter().filter_map(|t| producer[t.index()]).all(|before| before.index() < i);
+    if ops.iter().enumerate().all(comes_after) {
+        return Ok((0..ops.len() as u32).map(TaskId).collect());
+    }
     let mut graph = DiGraph::<(), ()>::with_capacity(ops.len(), ops.len());
     let nodes: Vec<NodeIndex> = ops.iter().map(|_| graph.add_node(())).collect();
     for (i, op) in ops.iter().enumerate() {

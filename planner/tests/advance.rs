@@ -13,7 +13,7 @@ fn ids(ids: &[u32]) -> Vec<TensorId> {
 }
 
 fn tensor(name: String, bytes: u64, kind: TensorKind) -> Tensor {
-    Tensor { name, bytes, kind, publish: false }
+    Tensor { name: name.into(), bytes, kind, publish: false }
 }
 
 /// Returns the steps at which each tensor is copied: all stores, or all loads.
@@ -34,7 +34,8 @@ fn copies_move_as_far_as_there_is_room() {
     // Each op reads a constant of its own.
     let mut tensors: Vec<Tensor> = ["a", "b", "c"].map(|name| tensor(name.into(), 10, TensorKind::Constant)).into();
     tensors.extend((0..3).map(|i| tensor(format!("y{i}"), 1, TensorKind::Local)));
-    let op = |i: u32| Task { name: format!("op{i}"), inputs: ids(&[i]), outputs: ids(&[3 + i]), ..Task::default() };
+    let op =
+        |i: u32| Task { name: format!("op{i}").into(), inputs: ids(&[i]), outputs: ids(&[3 + i]), ..Task::default() };
     let graph = TaskGraph::new(tensors, (0..3).map(op).collect()).expect("the graph is good");
     let loads = |plan: &Plan| plan.steps.iter().map(|step| step.load.clone()).collect::<Vec<_>>();
     let evictions = |plan: &Plan| plan.steps.iter().map(|step| step.evict.clone()).collect::<Vec<_>>();

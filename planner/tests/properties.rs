@@ -200,7 +200,7 @@ fn enormous_sizes_do_not_wrap() {
     for i in 0..16u32 {
         tensors.push(tensor(&format!("y{i}"), 0, TensorKind::Local));
         ops.push(Task {
-            name: format!("op{i}"),
+            name: format!("op{i}").into(),
             inputs: vec![TensorId(i % 2)],
             outputs: vec![TensorId(2 + i)],
             next: vec![],

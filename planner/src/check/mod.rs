@@ -4,6 +4,7 @@
 mod joint;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 pub use joint::{Exchange, Fetch, check_joint};
 
@@ -16,7 +17,7 @@ pub enum Place {
     /// Before the first step: the plan's statement of what the epoch starts with.
     Start,
     /// A step, counted from 0, with the name of its op.
-    Step(usize, String),
+    Step(usize, Arc<str>),
     /// After the last step.
     Finish,
 }
@@ -142,7 +143,7 @@ pub fn check(
     }
     for (op, times) in graph.ops().iter().zip(&replay.ran) {
         if *times != 1 {
-            return Err(CheckError::Times { op: op.name.clone(), times: *times });
+            return Err(CheckError::Times { op: op.name.to_string(), times: *times });
         }
     }
     replay.place = Place::Finish;
@@ -186,7 +187,7 @@ impl<'a> Replay<'a> {
 
     fn wrong(&self, action: &'static str, t: TensorId, why: &'static str) -> Result<(), CheckError> {
         let tensor = self.graph.tensor(t).name.clone();
-        Err(CheckError::Tensor { place: self.place.clone(), action, tensor, why })
+        Err(CheckError::Tensor { place: self.place.clone(), action, tensor: tensor.to_string(), why })
     }
 
     fn known(&self, t: TensorId) -> Result<usize, CheckError> {
@@ -307,7 +308,7 @@ impl<'a> Replay<'a> {
         let graph = self.graph;
         self.ran[op] += 1;
         if self.ran[op] > 1 {
-            return Err(CheckError::Times { op: graph.ops()[op].name.clone(), times: self.ran[op] });
+            return Err(CheckError::Times { op: graph.ops()[op].name.to_string(), times: self.ran[op] });
         }
         for t in &graph.ops()[op].inputs {
             if !self.on_device[t.index()] {

@@ -102,8 +102,8 @@ impl<'p, 'g> Prices<'p, 'g> {
     }
 
     /// Returns the ledger after one more op, which `done` already includes.
-    pub fn after(&self, ledger: &Ledger, op: usize, done: &[bool]) -> Ledger {
-        let mut next = ledger.clone();
+    pub fn after(&self, ledger: Ledger, op: usize, done: &[bool]) -> Ledger {
+        let mut next = ledger;
         let at = self.lives.order.place[op];
         next.base += self.price(at) * i128::from(self.room[at]);
         let done = Done { ops: done, first: at + 1 };

@@ -197,13 +197,13 @@ fn rewrite(graph: &TaskGraph, reruns: &[Rerun]) -> Option<TaskGraph> {
     let (mut tensors, mut ops) = (graph.tensors().to_vec(), graph.ops().to_vec());
     ops.extend(reruns.iter().map(|(op, _)| {
         let first = graph.op(*op);
-        Task { name: format!("{} again", first.name), inputs: first.inputs.clone(), ..Task::default() }
+        Task { name: format!("{} again", first.name).into(), inputs: first.inputs.clone(), ..Task::default() }
     }));
     for (i, (op, moved)) in reruns.iter().enumerate() {
         for &output in &graph.op(*op).outputs {
             let copy = TensorId(tensors.len() as u32);
             let tensor = graph.tensor(output);
-            tensors.push(Tensor { name: format!("{} again", tensor.name), ..tensor.clone() });
+            tensors.push(Tensor { name: format!("{} again", tensor.name).into(), ..tensor.clone() });
             ops[graph.ops().len() + i].outputs.push(copy);
             for (_, reader) in moved.iter().filter(|(moved, _)| *moved == output) {
                 let inputs = &mut ops[reader.index()].inputs;

@@ -34,6 +34,9 @@ pub(super) struct Found {
 /// A set of ops that are done, with everything that depends on it alone.
 struct Stage {
     done: Vec<bool>,
+    /// Number of ops that are done.
+    count: usize,
+    /// The ops that can run next, in the order of the graph.
     ready: Vec<usize>,
     /// Ops that ran next so far, and the stages after them.
     next: Vec<(usize, u32)>,
@@ -100,6 +103,10 @@ pub(super) struct Search<'a, 'p, 'g> {
     made: usize,
     /// Number of the first stage that still has its ledger.
     forgotten: usize,
+    /// For each op, its place in the order of the graph.
+    place: Vec<u32>,
+    /// Whether a stage hands its ledger over to the next one. Then no state of a stage may be made after one of the next.
+    hands_over: bool,
 }
 
 /// Most eviction sets per state and op, even in an exhaustive search; the result then says that it is incomplete.
@@ -116,6 +123,8 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
     pub fn new(problem: &'p Problem<'g>, lives: &'p Lives, prices: &'a Prices<'p, 'g>, upper_bytes: u64) -> Self {
         let grain = cost((0..problem.tensors()).fold(0, |divisor, t| gcd(divisor, problem.bytes(t))));
         let ledger = prices.ledger();
+        let mut place = vec![0; problem.ops()];
+        (0..).zip(problem.graph.order()).for_each(|(i, op)| place[op.index()] = i);
         let mut undecided = vec![0; lives.open.len() + 1];
         for (i, carried) in lives.open.iter().enumerate().rev() {
             undecided[i] = undecided[i + 1] + least(&ledger, carried);
@@ -135,9 +144,16 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
             undecided,
             made: 0,
             forgotten: 0,
+            place,
+            hands_over: false,
         };
         let done = vec![false; problem.ops()];
-        search.add_stage(done, ledger);
+        let is_first = |op: &TaskId| problem.graph.op(*op).inputs.iter().all(|t| problem.graph.producer(*t).is_none());
+        let ready = match &problem.order {
+            Some(order) => order.first().map(|op| op.index()).into_iter().collect(),
+            None => problem.graph.order().iter().filter(|op| is_first(op)).map(|op| op.index()).collect(),
+        };
+        search.add_stage(done, 0, ready, ledger);
         let root = search.root();
         search.nodes.push(root);
         search
@@ -200,20 +216,27 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         sum
     }
 
-    fn add_stage(&mut self, done: Vec<bool>, ledger: Ledger) -> u32 {
-        let graph = self.problem.graph;
-        let is_ready = |op: &TaskId| {
-            let mut before = graph.op(*op).inputs.iter().filter_map(|t| graph.producer(*t));
-            !done[op.index()] && before.all(|op| done[op.index()])
-        };
-        let ready = match &self.problem.order {
-            Some(order) => order.iter().find(|op| !done[op.index()]).map(|op| op.index()).into_iter().collect(),
-            None => graph.order().iter().filter(|op| is_ready(op)).map(|op| op.index()).collect(),
-        };
-        self.stages.push(Stage { done: done.clone(), ready, next: Vec::new(), ledger, later: None });
+    fn add_stage(&mut self, done: Vec<bool>, count: usize, ready: Vec<usize>, ledger: Ledger) -> u32 {
+        self.stages.push(Stage { done: done.clone(), count, ready, next: Vec::new(), ledger, later: None });
         let index = self.stages.len() as u32 - 1;
         self.stage_of.insert(done, index);
         index
+    }
+
+    /// Returns the ops that can run after a stage and this op, which `done` includes.
+    fn ready_after(&self, stage: &Stage, op: usize, done: &[bool]) -> Vec<usize> {
+        if let Some(order) = &self.problem.order {
+            return order.get(stage.count + 1).map(|op| op.index()).into_iter().collect();
+        }
+        let graph = self.problem.graph;
+        let is_ready =
+            |op: &TaskId| graph.op(*op).inputs.iter().filter_map(|t| graph.producer(*t)).all(|op| done[op.index()]);
+        let freed = graph.ops()[op].outputs.iter().flat_map(|t| graph.consumers(*t));
+        let freed = freed.filter(|op| is_ready(op)).map(|op| op.index());
+        let mut ready: Vec<usize> = stage.ready.iter().copied().filter(|other| *other != op).chain(freed).collect();
+        ready.sort_unstable_by_key(|op| self.place[*op]);
+        ready.dedup();
+        ready
     }
 
     fn stage_after(&mut self, stage: u32, op: usize) -> u32 {
@@ -226,8 +249,11 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
         let next = match self.stage_of.get(&done) {
             Some(index) => *index,
             None => {
-                let ledger = self.prices.after(&from.ledger, op, &done);
-                self.add_stage(done, ledger)
+                let (count, ready) = (from.count + 1, self.ready_after(from, op, &done));
+                let ledger = &mut self.stages[stage as usize].ledger;
+                let ledger = if self.hands_over { std::mem::take(ledger) } else { ledger.clone() };
+                let ledger = self.prices.after(ledger, op, &done);
+                self.add_stage(done, count, ready, ledger)
             }
         };
         self.stages[stage as usize].next.push((op, next));
@@ -429,6 +455,8 @@ impl<'a, 'p, 'g> Search<'a, 'p, 'g> {
 
     /// Goes through the epoch level by level, and keeps the `width` states with the least estimates on each.
     pub fn beam(mut self, width: usize, most: usize, states: usize) -> Found {
+        // Then a level is a stage.
+        self.hands_over = self.problem.order.is_some();
         let mut layer = vec![0usize];
         let mut left_out: Option<i128> = None;
         let mut leave_out = |bound: i128| left_out = Some(left_out.map_or(bound, |least: i128| least.min(bound)));

@@ -21,7 +21,7 @@ pub struct Shape {
 pub fn random_graph(seed: u64, shape: &Shape) -> TaskGraph {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut tensors = Vec::new();
-    let tensor = |name: String, bytes, kind| Tensor { name, bytes, kind, publish: false };
+    let tensor = |name: String, bytes, kind| Tensor { name: name.into(), bytes, kind, publish: false };
     for i in 0..rng.random_range(1..=shape.inputs) {
         let kind = if rng.random_bool(0.25) { TensorKind::Fresh } else { TensorKind::Constant };
         tensors.push(tensor(format!("in{i}"), rng.random_range(0..=shape.most_bytes), kind));
@@ -30,7 +30,7 @@ pub fn random_graph(seed: u64, shape: &Shape) -> TaskGraph {
     let mut ops: Vec<Task> = Vec::new();
     let mut updated = vec![false; inputs];
     for i in 0..rng.random_range(1..=shape.ops) {
-        let mut op = Task { name: format!("op{i}"), ..Task::default() };
+        let mut op = Task { name: format!("op{i}").into(), ..Task::default() };
         for _ in 0..rng.random_range(0..=3) {
             // Recent tensors are read more often, as in real programs.
             let back = rng.random_range(0..tensors.len()).min(rng.random_range(0..tensors.len()));

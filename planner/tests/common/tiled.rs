@@ -42,7 +42,7 @@ struct Builder {
 
 impl Builder {
     fn tensor(&mut self, name: String, bytes: u64, kind: TensorKind) -> TensorId {
-        self.tensors.push(Tensor { name, bytes, kind, publish: false });
+        self.tensors.push(Tensor { name: name.into(), bytes, kind, publish: false });
         TensorId(self.tensors.len() as u32 - 1)
     }
 
@@ -53,7 +53,7 @@ impl Builder {
     fn op(&mut self, name: &str, inputs: &[TensorId], bytes: u64) -> TensorId {
         let output = self.tensor(format!("{name}.{}", self.tensors.len()), bytes, TensorKind::Local);
         let name = format!("{name} {}", self.ops.len());
-        self.ops.push(Task { name, inputs: inputs.to_vec(), outputs: vec![output], next: Vec::new() });
+        self.ops.push(Task { name: name.into(), inputs: inputs.to_vec(), outputs: vec![output], next: Vec::new() });
         output
     }
 
@@ -71,7 +71,7 @@ impl Builder {
     fn adam(&mut self, weight: TensorId, gradient: TensorId, layer: usize, bytes: u64) {
         let moments = ["m", "v"].map(|name| self.input(format!("{name}.{layer}"), bytes));
         let mut op = Task {
-            name: format!("adam {layer}"),
+            name: format!("adam {layer}").into(),
             inputs: vec![weight, gradient, moments[0], moments[1]],
             ..Task::default()
         };

@@ -76,7 +76,7 @@ struct Builder {
 
 impl Builder {
     fn tensor(&mut self, name: String, bytes: u64, kind: TensorKind) -> TensorId {
-        self.tensors.push(Tensor { name, bytes, kind, publish: false });
+        self.tensors.push(Tensor { name: name.into(), bytes, kind, publish: false });
         TensorId(self.tensors.len() as u32 - 1)
     }
 
@@ -88,7 +88,7 @@ impl Builder {
         let count = self.tensors.len();
         let output = self.tensor(format!("{output}.{count}"), bytes, TensorKind::Local);
         let name = format!("{name}.{}", self.ops.len());
-        self.ops.push(Task { name, inputs: inputs.to_vec(), outputs: vec![output], next: Vec::new() });
+        self.ops.push(Task { name: name.into(), inputs: inputs.to_vec(), outputs: vec![output], next: Vec::new() });
         output
     }
 
@@ -206,8 +206,11 @@ impl Builder {
     fn adam(&mut self, weight: TensorId, grad: TensorId, name: &str, bytes: u64) {
         let m = self.input(&format!("{name}.m"), bytes);
         let v = self.input(&format!("{name}.v"), bytes);
-        let mut op =
-            Task { name: format!("adam.{}", self.ops.len()), inputs: vec![weight, grad, m, v], ..Task::default() };
+        let mut op = Task {
+            name: format!("adam.{}", self.ops.len()).into(),
+            inputs: vec![weight, grad, m, v],
+            ..Task::default()
+        };
         for state in [weight, m, v] {
             let name = format!("{}'", self.tensors[state.index()].name);
             let next = self.tensor(name, bytes, TensorKind::Local);
