@@ -44,7 +44,7 @@ pub fn parse(text: &str) -> std::result::Result<TaskGraph, TasksFileError> {
                 None if made.contains(t.name.as_str()) => TensorKind::Local,
                 None => TensorKind::Constant,
             };
-            Tensor { name: t.name.clone(), bytes: t.bytes, kind, publish: t.publish }
+            Tensor { name: t.name.as_str().into(), bytes: t.bytes, kind, publish: t.publish }
         })
         .collect();
     let mut ids: HashMap<&str, TensorId> = HashMap::new();
@@ -59,7 +59,7 @@ pub fn parse(text: &str) -> std::result::Result<TaskGraph, TasksFileError> {
             ids.get(tensor.as_str()).copied().ok_or_else(unknown)
         };
         ops.push(Task {
-            name: op.name.clone(),
+            name: op.name.as_str().into(),
             inputs: op.inputs.iter().map(id).collect::<std::result::Result<_, TasksFileError>>()?,
             outputs: op.outputs.iter().map(id).collect::<std::result::Result<_, TasksFileError>>()?,
             next: op

@@ -439,13 +439,13 @@ fn line(graph: &TaskGraph, policy: Policy, outcome: &Outcome, epoch: &Epoch) -> 
         }
         Outcome::Feasible(plan) => plan,
     };
-    let names = |ids: &[TensorId]| ids.iter().map(|t| graph.tensor(*t).name.as_str()).collect::<Vec<_>>();
+    let names = |ids: &[TensorId]| ids.iter().map(|t| &*graph.tensor(*t).name).collect::<Vec<_>>();
     let steps: Vec<Value> = plan
         .steps
         .iter()
         .map(|step| {
             json!({
-                "op": graph.op(step.op).name,
+                "op": &*graph.op(step.op).name,
                 "store": names(&step.store),
                 "evict": names(&step.evict),
                 "load": names(&step.load),

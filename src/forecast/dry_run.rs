@@ -1,5 +1,6 @@
 //! The dry run: predicts the memory, transfers and time of a training run without running it.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -19,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::lower::{ExchangePath, FeatureData, Inputs, Sizes, Supply, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
-    Choice, DeviceBudget, Fit, Fitted, Known, Locality, Method, Rates, Variant, both, epoch_bytes, plan_work,
+    Choice, DeviceBudget, EpochWork, Fit, Fitted, Known, Locality, Method, Rates, Variant, epoch_bytes,
     planned_seconds, works,
 };
 use crate::profile;
@@ -436,7 +437,7 @@ impl<'a> DryRun<'a> {
         };
         let copies = if let Parts::Even(_, parts) = parts { parts } else { 1 };
         let programs = [("train", training), ("evaluate", evaluation)];
-        let cuts = Mutex::new((parts, Cuts::new()));
+        let cuts = Mutex::new((parts, Cuts::default()));
         Ok(ForecastInput {
             layouts: self.options.whole_layouts(match self.rank_count {
                 1 => self.options.devices.planned_paths(),
@@ -473,18 +474,14 @@ impl<'a> DryRun<'a> {
             least_tiles,
         };
         let choice = Choice { variants, to };
+        let work = EpochWork { phases: subject.phases, epoch: &epoch, keep: &|_| BTreeSet::new() };
         // As in a run.
         let nominal = profile::nominal(&self.profile_name());
         let fitted = choice.fit_best(
             |variant, layout| Ok(subject.cut(variant, layout)),
-            |cut, budgets, method| {
-                let [setup, main] = cut.0.work(subject.phases);
-                let setup = plan_work(&cut.0.lowered, budgets, setup, &Epoch::Cold, method);
-                let main = plan_work(&cut.0.lowered, budgets, main, &epoch, method);
-                both(setup, main)
-            },
+            |cut, budgets, method| cut.plan(&work, budgets, method),
             epoch_bytes,
-            |cut, (_, main)| Ok(planned_seconds(&nominal, &cut.0.lowered, main)),
+            |cut, (_, main)| Ok(planned_seconds(&nominal, cut.lowered(), main)),
         );
         match fitted {
             Ok(Fitted { variant, lowered: cut, planned, layout }) => {

@@ -1,13 +1,15 @@
 //! The programs and parts of a dry run, lowered for each layout that is tried.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use rayon::prelude::*;
+
 use super::traffic::Job;
 use super::{PartForecast, Traffic};
-use crate::lower::{Layout, Lowered, Sizes, Supply, Tiling, lower_in_order};
-use crate::plan::{Rates, Sequence, Variant, WorkByDevice, work};
+use crate::lower::{Layout, Sizes, Supply, Tiling, lower_in_order};
+use crate::plan::{Cut, Rates, Variant};
 use crate::program::Program;
 use crate::train::Instead;
 
@@ -24,12 +26,46 @@ pub(super) struct ForecastInput<'i> {
     /// Number of equal parts that each lowered part stands for.
     pub(super) copies: usize,
     pub(super) ranges: Vec<Range<u64>>,
-    /// The parts, and a cache of the lowered programs by variant and layout. Lowering does not depend on the capacity.
+    /// The parts, and the lowered programs that are kept. Lowering does not depend on the capacity.
     pub(super) cuts: Mutex<(Parts<'i>, Cuts)>,
 }
 
-/// The lowered programs by variant and layout.
-pub(super) type Cuts = BTreeMap<(usize, Layout), Cut>;
+/// Most steps that cuts which are kept have, of all parts together. A step takes about a kilobyte with its work.
+const MOST_KEPT_STEPS: usize = 600_000;
+
+/// The programs that were lowered last, by variant and layout.
+#[derive(Default)]
+pub(super) struct Cuts {
+    kept: BTreeMap<(usize, Layout), Kept>,
+    uses: u64,
+}
+
+struct Kept {
+    laid_out: Arc<LaidOut>,
+    last_use: u64,
+}
+
+impl Cuts {
+    /// Returns what is kept, or makes it.
+    fn get(&mut self, key: (usize, Layout), make: impl FnOnce() -> LaidOut) -> Arc<LaidOut> {
+        self.uses += 1;
+        let last_use = self.uses;
+        let kept = self.kept.entry(key).or_insert_with(|| Kept { laid_out: Arc::new(make()), last_use });
+        kept.last_use = last_use;
+        kept.laid_out.clone()
+    }
+
+    /// Forgets what was used least recently, as long as there are too many steps; first what no plan was made for.
+    fn forget(&mut self) {
+        let mut steps: usize = self.kept.values().map(|kept| kept.laid_out.steps()).sum();
+        while steps > MOST_KEPT_STEPS && self.kept.len() > 1 {
+            let rank = |kept: &Kept| (kept.laid_out.is_planned(), kept.last_use);
+            let oldest = self.kept.iter().min_by_key(|(_, kept)| rank(kept)).map(|(key, _)| *key);
+            let Some(kept) = oldest.and_then(|key| self.kept.remove(&key)) else { break };
+            steps -= kept.laid_out.steps();
+        }
+    }
+}
 
 /// The parts that programs are lowered for.
 pub(super) enum Parts<'i> {
@@ -39,28 +75,23 @@ pub(super) enum Parts<'i> {
     Even(Box<Sizes>, usize),
 }
 
-/// The lowered programs for some number of tiles.
-#[derive(Clone)]
-pub(super) struct Cut(pub(super) Arc<CutWork>);
-
-pub(super) struct CutWork {
-    /// The lowered programs of each distinct part.
-    pub(super) lowered: Vec<Lowered>,
-    /// The work of the setup and of an epoch, once a plan asks for it: what does not fit needs none.
-    work: OnceLock<[WorkByDevice; 2]>,
+/// The programs for one layout, once they are lowered.
+pub(super) struct LaidOut {
+    /// The sizes of each distinct part.
+    tilings: Vec<Tiling>,
+    cut: OnceLock<Cut>,
 }
 
-impl CutWork {
-    /// Returns the work of the setup and of an epoch of these phases, which are always the same.
-    pub(super) fn work(&self, phases: &[usize]) -> &[WorkByDevice; 2] {
-        let sequences = [Sequence::Setup, Sequence::Phases(phases)];
-        self.work.get_or_init(|| sequences.map(|sequence| work(&self.lowered, sequence, &BTreeSet::new())))
+impl LaidOut {
+    /// Whether a plan was made.
+    fn is_planned(&self) -> bool {
+        self.cut.get().is_some_and(Cut::has_work)
     }
-}
 
-impl AsRef<[Lowered]> for Cut {
-    fn as_ref(&self) -> &[Lowered] {
-        &self.0.lowered
+    /// Returns the number of steps of all parts; 0 before they are lowered.
+    fn steps(&self) -> usize {
+        let lowered = self.cut.get().into_iter().flat_map(Cut::lowered);
+        lowered.flat_map(|lowered| &lowered.phases).map(|phase| phase.steps.len()).sum()
     }
 }
 
@@ -70,30 +101,38 @@ impl ForecastInput<'_> {
         Variant::all(self.strips, self.instead.iter().map(|instead| instead.strips))
     }
 
-    /// Lowers the programs in the variant of this number.
+    /// Lowers the programs in the variant of this number, unless that was done.
     pub(super) fn cut(&self, variant: usize, layout: Layout) -> Cut {
-        let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
-        let (parts, cuts) = &mut *cuts;
-        let make = || {
-            let tilings = match parts {
-                Parts::Known(supply) => supply.tile(layout),
-                Parts::Even(sizes, _) => Tiling::evenly(&[**sizes], layout),
+        let laid_out = {
+            let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
+            let (parts, cuts) = &mut *cuts;
+            let make = || {
+                let tilings = match parts {
+                    Parts::Known(supply) => supply.tile(layout),
+                    Parts::Even(sizes, _) => Tiling::evenly(&[**sizes], layout),
+                };
+                LaidOut { tilings, cut: OnceLock::new() }
             };
+            cuts.get((variant, layout), make)
+        };
+        // Other layouts may be lowered at the same time.
+        let cut = laid_out.cut.get_or_init(|| {
             let mut programs = self.programs.each_ref().map(|(name, program)| (*name, program));
             if let Some(instead) = variant.checked_sub(1) {
                 let Instead { training, evaluation, .. } = &self.instead[instead];
                 (programs[0].1, programs[1].1) = (training, evaluation);
             }
-            let lowered = tilings.iter().map(|tiling| lower_in_order(&programs, tiling, layout.order, 0)).collect();
-            Cut(Arc::new(CutWork { lowered, work: OnceLock::new() }))
-        };
-        cuts.entry((variant, layout)).or_insert_with(make).clone()
+            let lower = |tiling| lower_in_order(&programs, tiling, layout.order, 0);
+            Cut::new(laid_out.tilings.par_iter().map(lower).collect())
+        });
+        self.cuts.lock().unwrap_or_else(PoisonError::into_inner).1.forget();
+        cut.clone()
     }
 
     /// Returns what the ranks send each other, with this layout.
     pub(super) fn traffic(&self, (variant, layout): (usize, Layout), job: Job) -> Traffic {
         let cut = self.cut(variant, layout);
-        let lowered = &cut.0.lowered[0];
+        let lowered = &cut.lowered()[0];
         match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => Traffic::of_data(supply, lowered, self.phases, job),
             Parts::Even(sizes, _) => Traffic::of_shape(sizes, lowered, self.phases, job),
@@ -106,7 +145,7 @@ impl ForecastInput<'_> {
             Parts::Known(supply) => supply.sizes(),
             Parts::Even(sizes, _) => vec![**sizes],
         };
-        let seconds = cut.0.lowered.iter().map(|lowered| {
+        let seconds = cut.lowered().iter().map(|lowered| {
             let steps = lowered.sequence(self.phases);
             steps.iter().map(|step| rates.call(lowered, &step.call).1.seconds).sum()
         });

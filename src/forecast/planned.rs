@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 use lapidary_kernels::Slot;
 use lapidary_planner::memory::Plan;
 
-use super::inputs::Cut;
 use super::{CurvePoint, DeviceForecast, PlanForecast, Residency, StepForecast};
 use crate::lower::{Crossing, Exchange, Layout, Lifetime, Lowered};
-use crate::plan::{Action, Planned, PlannedDevice, Rates, Script, Timeline, Variant};
+use crate::plan::{Action, Cut, Planned, PlannedDevice, Rates, Script, Timeline, Variant};
 
 /// The lowered programs with a number of tiles that fits, and the plans of the setup and the epoch.
 pub(super) struct PlannedCut {
@@ -22,7 +21,7 @@ pub(super) struct PlannedCut {
 impl PlannedCut {
     fn devices(&self) -> impl Iterator<Item = (&Lowered, &PlannedDevice, &PlannedDevice)> {
         let (setup, main) = &self.planned;
-        let devices = self.cut.0.lowered.iter().zip(&setup.devices).zip(&main.devices);
+        let devices = self.cut.lowered().iter().zip(&setup.devices).zip(&main.devices);
         devices.map(|((lowered, setup), main)| (lowered, setup, main))
     }
 
@@ -38,7 +37,7 @@ impl PlannedCut {
             Exchange::Halo { crossing, .. } | Exchange::Fetch { crossing, .. } => matches!(crossing, Crossing::Fold(_)),
             Exchange::Sum { .. } => false,
         };
-        self.cut.0.lowered[0].exchanges.iter().any(is_fold)
+        self.cut.lowered()[0].exchanges.iter().any(is_fold)
     }
 
     /// Returns the plan as a point of the curve, for `copies` equal devices per planned device.
@@ -81,7 +80,7 @@ impl PlannedCut {
             let timeline = Timeline::new(rates, lowered, &script);
             let setup_peak = setup.plan.as_ref().map_or(0, |(_, plan)| plan.peak_bytes);
             let plan = main.plan.as_ref().map(|(_, plan)| plan);
-            let names = |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.clone()).collect();
+            let names = |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.to_string()).collect();
             let step = |action: &Action| StepForecast {
                 op: action.name.to_string(),
                 store: names(&action.store),

@@ -90,7 +90,7 @@ impl Residency {
         let named = stays(&tasks.graph, plan).into_iter().filter_map(|stay| {
             let slot = tasks.slot_of(stay.tensor)?;
             let (tensor, role) = (lowered.tensor(slot), roles.of(slot));
-            let (name, bytes) = (tensor.name.clone(), tensor.bytes);
+            let (name, bytes) = (tensor.name.to_string(), tensor.bytes);
             let (from, to, arrival, stored, kept) = (stay.from, stay.to, stay.arrival, stay.stored, stay.kept);
             (bytes > 0).then_some(TensorStay { name, bytes, role, from, to, arrival, stored, kept })
         });

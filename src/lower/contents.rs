@@ -14,7 +14,7 @@ use super::routes::{Crossing, Routes, Source};
 use super::sizes::canonical;
 use super::tiling::cut_rows;
 use super::{Cut, ExchangePath, FeatureData, Inputs, LabelData, Layout, Sizes, Tiling};
-use crate::graph::{Block, Graph};
+use crate::graph::{Block, Graph, SelfLoops};
 use crate::program::{BlockSpec, Degree, LoopWeight, Origin};
 
 /// The contents of a constant that no operation computes, or of one tile of it.
@@ -59,6 +59,8 @@ pub struct Supply<'a> {
     edges: OwnEdges<'a>,
     /// The sizes of these parts, once they were requested.
     sizes: Option<Vec<Sizes>>,
+    /// The self-loops of these parts, once they were counted. Both directions have the same.
+    loops: Option<SelfLoops>,
     /// For each part, the vertices of its tiles.
     tiles: Vec<Vec<Range<usize>>>,
     /// Whether the sources of a part's block are numbered in the order of the whole graph.
@@ -113,6 +115,7 @@ impl<'a> Supply<'a> {
             own,
             edges: OwnEdges::new(inputs, vertices),
             sizes: None,
+            loops: None,
             tiles,
             in_order: false,
             looped: BTreeMap::new(),
@@ -240,25 +243,30 @@ impl<'a> Supply<'a> {
 
     /// Returns the edge and row counts of one direction, for each tile of each part.
     fn tile_cuts(&mut self, block: BlockSpec, sizes: &[Sizes]) -> Vec<Vec<Cut>> {
-        let packed = match self.parts.len() {
-            1 => vec![Vec::new()],
-            _ => self.routes(Crossing::Pull(block)).packed.clone(),
-        };
+        self.count_loops();
         let edges = self.edges.rows(is_transposed(block));
+        let crossing = Crossing::Pull(plain(block));
+        if self.parts.len() > 1 {
+            self.routes(crossing);
+        }
+        let routes = self.routes.get(&crossing);
         let of_part = |(part, sizes): (usize, &Sizes)| {
-            let cut = |rows: &Range<usize>| {
-                let edges = edges.of(rows);
-                let own = packed_in(&packed[part], self.local_rows(part, rows));
-                Cut {
-                    edges: edges.edge_count() as u64,
-                    self_loops: edges.self_loop_count() as u64,
-                    packed: own.len() as u64,
-                    ..sizes.cut(block)
-                }
+            let packed = routes.map_or(&[][..], |routes| &routes.packed[part]);
+            let cut = |rows: &Range<usize>| Cut {
+                edges: edges.edges(rows).len() as u64,
+                self_loops: self.loops.as_ref().map_or(0, |loops| loops.within(rows)),
+                packed: packed_in(packed, self.local_rows(part, rows)).len() as u64,
+                ..sizes.cut(block)
             };
             self.tiles[part].iter().map(cut).collect()
         };
         self.own.clone().zip(sizes).map(of_part).collect()
+    }
+
+    /// Counts the self-loops, unless that was done.
+    fn count_loops(&mut self) {
+        let rows = self.edges.rows(false);
+        self.loops.get_or_insert_with(|| SelfLoops::of(&rows));
     }
 
     fn feature_cells(&self, rows: &Range<usize>) -> u64 {
@@ -526,6 +534,7 @@ impl<'a> Supply<'a> {
 
     /// Returns the edge and row counts of one direction, for each part.
     fn cuts(&mut self, block: BlockSpec) -> Vec<Cut> {
+        self.count_loops();
         let edges = self.edges.rows(is_transposed(block));
         let routes = self.routes(Crossing::Pull(block)).clone();
         let mut lent = vec![0; self.parts.len()];
@@ -537,7 +546,7 @@ impl<'a> Supply<'a> {
             let inner = || edges.indices().par_iter().filter(|&&u| range.contains(&(u as usize))).count() as u64;
             Cut {
                 edges: edges.edge_count() as u64,
-                self_loops: edges.self_loop_count() as u64,
+                self_loops: self.loops.as_ref().map_or(0, |loops| loops.within(range)),
                 halo: routes.sources[part].iter().map(|source| source.rows.len() as u64).sum(),
                 low: low_rows(&routes.sources[part], part),
                 packed: routes.packed[part].len() as u64,

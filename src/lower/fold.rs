@@ -5,6 +5,8 @@
 //! each sum to the owner. Then as many rows move backward as forward. The owner adds the sums of other parts to that of
 //! its own rows, in part order.
 
+use std::sync::Arc;
+
 use lapidary_kernels::op::{DType, EdgeWeight, Gather, LoopWeight, Move};
 use lapidary_kernels::{Arg, Call, Mat, Shared};
 
@@ -112,7 +114,7 @@ impl Lowering<'_> {
 
     /// Returns the steps of a folded gather: one that makes the sums for other parts, and one that adds the sums of
     /// others to that of the part's own rows.
-    pub(super) fn gather_and_fold(&mut self, block: BlockSpec, name: &str, mut call: Call) -> Vec<LoweredStep> {
+    pub(super) fn gather_and_fold(&mut self, block: BlockSpec, name: &Arc<str>, mut call: Call) -> Vec<LoweredStep> {
         let own = call.inputs[0];
         let weighted = matches!(call.op.head(), Op::Gather(Gather { weight: EdgeWeight::Stored, .. }));
         let fetches = self.table.tiling().exchange != ExchangePath::Host;
@@ -145,7 +147,7 @@ impl Lowering<'_> {
 
         call.block = Some(into);
         call.inputs[1..].iter_mut().zip(in_weights).for_each(|(mat, slot)| (mat.slot, mat.rows) = (slot, into.edges));
-        steps.push(LoweredStep::with_halo(name.to_owned(), call, received));
+        steps.push(LoweredStep::with_halo(name.clone(), call, received));
         steps
     }
 }

@@ -27,6 +27,7 @@ mod own_routes;
 mod routes;
 mod runs;
 mod sizes;
+mod slot_set;
 mod stages;
 mod table;
 mod tiles;
@@ -46,6 +47,7 @@ pub use layout::{BackwardMode, ExchangePath, Layout, TileOrder};
 pub use routes::{Crossing, Routes, Source};
 use runs::Runs;
 pub use sizes::{Cut, Sizes};
+pub use slot_set::SlotSet;
 use table::Table;
 pub(crate) use table::operation_name;
 pub use tiling::Tiling;
@@ -71,7 +73,7 @@ pub enum Lifetime {
 #[derive(Clone, Debug)]
 pub struct LoweredTensor {
     /// Unique readable name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Size in bytes.
     pub bytes: u64,
     /// Its lifetime.
@@ -100,14 +102,14 @@ pub struct LoweredStep {
 
 impl LoweredStep {
     /// Creates the step of a gather with this halo, which the call does not read if it has no rows.
-    fn with_halo(name: String, call: Call, halo: Mat) -> Self {
+    fn with_halo(name: Arc<str>, call: Call, halo: Mat) -> Self {
         match halo.rows {
             0 => Self { after: vec![halo.slot], ..Self::new(name, call) },
             _ => Self::new(name, Call { halo: Some(halo), ..call }),
         }
     }
 
-    fn new(name: String, call: Call) -> Self {
+    fn new(name: impl Into<Arc<str>>, call: Call) -> Self {
         Self { name: name.into(), call: Arc::new(call), next: Vec::new(), phase: 0, after: Vec::new() }
     }
 }
@@ -285,10 +287,10 @@ pub fn lower_in_order(programs: &[(&str, &Program)], tiling: &Tiling, order: Til
     let (mut tensors, origins) = lowering.table.finish();
     let setup = lowering.setup.finish();
     let steps = setup.iter().chain(phases.iter().flat_map(|phase| &phase.steps));
-    let read: BTreeSet<Slot> = steps.flat_map(|step| step.call.reads()).collect();
+    let read: SlotSet = steps.flat_map(|step| step.call.reads()).collect();
     for (slot, tensor) in (0..).map(Slot).zip(&mut tensors) {
         // A block that was folded is not needed.
-        if matches!(tensor.contents, Some(Contents::Indptr(_) | Contents::Indices(_))) && !read.contains(&slot) {
+        if matches!(tensor.contents, Some(Contents::Indptr(_) | Contents::Indices(_))) && !read.contains(slot) {
             (tensor.bytes, tensor.contents) = (0, None);
         }
     }
@@ -331,19 +333,20 @@ impl Lowering<'_> {
             let reads: Vec<&[Slot]> = program.inputs(op).iter().map(|t| &slots[t][..]).collect();
             let outputs = program.op_outputs(op);
             let constant = program.tensor(outputs[0]).constant;
-            let key = format!("{:?} {reads:?}", program.op(op));
-            if let Some(known) = self.constants.get(&key).filter(|_| constant) {
+            let key = constant.then(|| format!("{:?} {reads:?}", program.op(op)));
+            if let Some(known) = key.as_ref().and_then(|key| self.constants.get(key)) {
                 slots.extend(outputs.iter().copied().zip(known.iter().cloned()));
                 continue;
             }
             let writes = self.outputs(prefix, program, op, &slots);
             slots.extend(outputs.iter().copied().zip(writes.iter().cloned()));
             let made = self.steps(program, op, &slots);
-            if constant {
-                self.setup.push(made);
-                self.constants.insert(key, writes);
-            } else {
-                steps.push(made);
+            match key {
+                Some(key) => {
+                    self.setup.push(made);
+                    self.constants.insert(key, writes);
+                }
+                None => steps.push(made),
             }
         }
         let outputs = program.outputs().iter().map(|(name, tensor)| (name.clone(), slots[tensor].clone())).collect();

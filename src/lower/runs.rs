@@ -156,7 +156,7 @@ mod tests {
     /// Returns a step that reads and writes these slots.
     fn step(name: &str, reads: u32, writes: u32) -> LoweredStep {
         let mat = |slot| Mat::f32(Slot(slot), 1, 1);
-        LoweredStep::new(name.into(), Call::new(Move::Concat, [mat(reads)], [mat(writes)]))
+        LoweredStep::new(name, Call::new(Move::Concat, [mat(reads)], [mat(writes)]))
     }
 
     /// Returns the names of the steps of groups of tiles that go through a gather and what follows it.

@@ -1,5 +1,7 @@
 //! Stages: a gather that fetches the rows of one part after the other, so that a device never holds its whole halo.
 
+use std::sync::Arc;
+
 use lapidary_kernels::op::Move;
 use lapidary_kernels::{Arg, Call, Mat, Slot};
 
@@ -18,7 +20,7 @@ impl Lowering<'_> {
         &mut self,
         block: BlockSpec,
         own: Slot,
-        name: &str,
+        name: &Arc<str>,
         call: &Call,
     ) -> Vec<LoweredStep> {
         let (tiling, own_mat) = (self.table.tiling(), call.inputs[0]);
@@ -62,7 +64,7 @@ impl Lowering<'_> {
         let fetch = Call::new(Move::Fetch, [packed.into(), Arg::Slot(fetched_rows)], [halo]);
         let crossing = Crossing::Pull(block);
         self.exchanges.push(Exchange::Fetch { packed: packed.slot, halo: halo.slot, crossing, owner: Some(owner) });
-        let step = |made: Mat, call| LoweredStep::new(self.table.name(made.slot).to_owned(), call);
+        let step = |made: Mat, call| LoweredStep::new(self.table.name(made.slot).clone(), call);
         (halo.slot, [step(packed, pack), step(halo, fetch)])
     }
 }

@@ -1,6 +1,7 @@
 //! The table of tensors: slots, sizes and initial contents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use lapidary_kernels::{BlockSlots, Mat, Slot, Window, linear_weight_grad_workspace_bytes};
 
@@ -14,12 +15,12 @@ pub(super) struct Table<'a> {
     tensors: Vec<LoweredTensor>,
     origins: BTreeMap<Origin, Vec<Slot>>,
     blocks: BTreeMap<(BlockSpec, usize), BlockSlots>,
-    names: BTreeMap<String, Slot>,
+    names: HashMap<Arc<str>, Slot>,
 }
 
 impl<'a> Table<'a> {
     pub(super) fn new(tiling: &'a Tiling) -> Self {
-        Self { tiling, tensors: Vec::new(), origins: BTreeMap::new(), blocks: BTreeMap::new(), names: BTreeMap::new() }
+        Self { tiling, tensors: Vec::new(), origins: BTreeMap::new(), blocks: BTreeMap::new(), names: HashMap::new() }
     }
 
     /// Returns all tensors, and the slots of each origin: those of pieces are joined.
@@ -163,7 +164,7 @@ impl<'a> Table<'a> {
     }
 
     /// Returns a tensor's name.
-    pub(super) fn name(&self, slot: Slot) -> &str {
+    pub(super) fn name(&self, slot: Slot) -> &Arc<str> {
         &self.tensors[slot.0 as usize].name
     }
 
@@ -221,27 +222,34 @@ impl<'a> Table<'a> {
     }
 
     /// Adds a tensor. A name that is already used gets a number.
-    pub(super) fn push(&mut self, name: String, bytes: u64, kind: Lifetime) -> Slot {
+    pub(super) fn push(&mut self, name: impl Into<Arc<str>>, bytes: u64, kind: Lifetime) -> Slot {
         self.push_tile(name, bytes, kind, None, 0)
     }
 
     /// Adds a tensor of the same size as another one.
-    pub(super) fn push_like(&mut self, like: Slot, name: String) -> Slot {
+    pub(super) fn push_like(&mut self, like: Slot, name: Arc<str>) -> Slot {
         let LoweredTensor { bytes, kind, tile, .. } = self.tensors[like.0 as usize];
         self.push_tile(name, bytes, kind, None, tile)
     }
 
     /// Adds an f32 tensor for the partial sum of `whole`, with `cols` columns.
-    pub(super) fn push_sum(&mut self, whole: Mat, cols: usize, name: String) -> Slot {
+    pub(super) fn push_sum(&mut self, whole: Mat, cols: usize, name: Arc<str>) -> Slot {
         let LoweredTensor { kind, tile, .. } = self.tensors[whole.slot.0 as usize];
         let bytes = (whole.rows as u64).saturating_mul(cols as u64).saturating_mul(4);
         self.push_tile(name, bytes, kind, None, tile)
     }
 
-    fn push_tile(&mut self, name: String, bytes: u64, kind: Lifetime, contents: Option<Contents>, tile: usize) -> Slot {
-        let slot = Slot(self.tensors.len() as u32);
+    fn push_tile(
+        &mut self,
+        name: impl Into<Arc<str>>,
+        bytes: u64,
+        kind: Lifetime,
+        contents: Option<Contents>,
+        tile: usize,
+    ) -> Slot {
+        let (slot, name) = (Slot(self.tensors.len() as u32), name.into());
         let name = match self.names.contains_key(&name) {
-            true => format!("{name}.{}", slot.0),
+            true => format!("{name}.{}", slot.0).into(),
             false => name,
         };
         self.names.insert(name.clone(), slot);

@@ -37,9 +37,9 @@ impl Lowering<'_> {
         for tile in 0..made.max(read) {
             let mut call = Binder { program, op, slots, table: &mut self.table, tile, seed: self.seed }.call();
             let target = call.out().slot;
-            let mut name = self.table.name(target).to_owned();
+            let mut name = self.table.name(target).clone();
             if made < read {
-                name = tile_name(&name, tile, if tile + 1 == read { 1 } else { read });
+                name = tile_name(&name, tile, if tile + 1 == read { 1 } else { read }).into();
                 call = self.add_to(&mut sum, &name, target, call);
             }
             let mut steps = match program.op(op).block().filter(|_| program.op(op).gathers()) {
@@ -63,7 +63,7 @@ impl Lowering<'_> {
     fn update(&mut self, program: &Program, op: OpId, slots: &Slots) -> Vec<LoweredStep> {
         let outputs = program.op_outputs(op);
         let updated = slots[&outputs[0]][0];
-        let name = self.table.name(updated).to_owned();
+        let name = self.table.name(updated).clone();
         let next = |outputs: &[TensorId], window: usize| {
             let next = outputs.iter().filter_map(|t| Some((slots[t][window], slots[program.next().get(t)?][window])));
             next.collect::<Vec<_>>()
@@ -95,10 +95,10 @@ impl Lowering<'_> {
 
     /// Makes `call` add to the running sum. `call` writes `target`, a sum over the rows of all tiles. It adds to `sum`,
     /// and its output becomes the new `sum`.
-    fn add_to(&mut self, sum: &mut Option<Slot>, name: &str, target: Slot, call: Call) -> Call {
+    fn add_to(&mut self, sum: &mut Option<Slot>, name: &Arc<str>, target: Slot, call: Call) -> Call {
         let so_far = match self.table.name(target) == name {
             true => target,
-            false => self.table.push_like(target, name.to_owned()),
+            false => self.table.push_like(target, name.clone()),
         };
         let call = call.renamed(|slot| if slot == target { so_far } else { slot });
         let before = sum.replace(so_far);
@@ -112,7 +112,7 @@ impl Lowering<'_> {
 
     /// Returns the steps of one tile's gather over the graph. First come the steps that pack rows. Then there is one
     /// step per group of tiles of the sources, or a single step with the halo as second operand if nothing is tiled.
-    fn gather(&mut self, block: BlockSpec, own: &[Slot], name: &str, call: Call) -> Vec<LoweredStep> {
+    fn gather(&mut self, block: BlockSpec, own: &[Slot], name: &Arc<str>, call: Call) -> Vec<LoweredStep> {
         let block = self.table.tiling().part.canonical(block);
         let own_mat = call.inputs[0];
         if self.table.tiling().is_staged() {
@@ -126,8 +126,8 @@ impl Lowering<'_> {
         if let [_] = own {
             let rows = self.table.tiling().part.cut(block).halo as usize;
             steps.push(match halos.first() {
-                Some(&slot) => LoweredStep::with_halo(name.to_owned(), call, Mat { slot, rows, ..own_mat }),
-                None => LoweredStep::new(name.to_owned(), call),
+                Some(&slot) => LoweredStep::with_halo(name.clone(), call, Mat { slot, rows, ..own_mat }),
+                None => LoweredStep::new(name.clone(), call),
             });
             return steps;
         }
@@ -137,14 +137,14 @@ impl Lowering<'_> {
     }
 
     /// Returns the steps of a gather, one for each group of tiles of its sources. Each adds to the sum of the one before.
-    pub(super) fn windows(&mut self, sources: &[SourceTile], name: &str, call: &Call) -> Vec<LoweredStep> {
+    pub(super) fn windows(&mut self, sources: &[SourceTile], name: &Arc<str>, call: &Call) -> Vec<LoweredStep> {
         let (own, partial) = (call.inputs[0], call.clone().partial());
         let at_once = self.grouping(call).sources as usize;
         let count = sources.len().div_ceil(at_once);
         let mut sum = None;
         let step = |(i, group): (usize, &[SourceTile])| {
             let last = i + 1 == count;
-            let step_name = if last { name.to_owned() } else { format!("{name}[until {i}]") };
+            let step_name: Arc<str> = if last { name.clone() } else { format!("{name}[until {i}]").into() };
             let mut window = if last { call.clone() } else { partial.clone() }.window(group[0].first, sum);
             let mut tiles = group.iter().map(|source| Mat { slot: source.slot, rows: source.rows, ..own });
             window.inputs[0] = tiles.next().expect("a group has a tile");

@@ -8,9 +8,9 @@
 //! good as that of the fixed capacity below, because that is kept ([`Counts::best`]).
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::fit::{Moves, does_fit, largest_step_bytes};
+use super::fit::{Moves, needs, needs_fit};
 use super::{DeviceBudget, Layout, Method, does_not_fit};
 use crate::error::{Error, Result};
 use crate::lower::Lowered;
@@ -55,10 +55,10 @@ impl Known {
 }
 
 /// What lowering tells about a layout.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct LayoutSizes {
-    /// Bytes of the largest step of a device whose memory is not the host's.
-    need_bytes: u64,
+    /// Bytes of the largest step of each device; 0 for a device in place.
+    need_bytes: Arc<[u64]>,
     /// Steps of an epoch on a device.
     steps: usize,
 }
@@ -94,6 +94,10 @@ pub(super) struct Counts<'a, L, T, F, P, S> {
     /// Predicts the seconds of a plan.
     pub seconds: S,
     pub quick: Method,
+    /// Whether quick plans for the memory at hand are kept, because one of them will be wanted.
+    pub keeps: bool,
+    /// The quick plans for the memory at hand that were made and kept.
+    pub kept: Vec<(Layout, T)>,
     /// What was lowered last.
     pub last: Option<(Layout, L)>,
 }
@@ -268,7 +272,11 @@ where
                 Ok(planned) => {
                     let seconds = (self.seconds)(lowered, &planned)?;
                     let time = (seconds.max(1e-9).ln() / ALIKE).round() as i64;
-                    Some(Rate { time, bytes: (self.moves)(&planned).all })
+                    let bytes = (self.moves)(&planned).all;
+                    if self.keeps && capacity == self.memory() {
+                        self.kept.push((layout, planned));
+                    }
+                    Some(Rate { time, bytes })
                 }
                 Err(Error::DoesNotFit { .. }) => None,
                 Err(other) => return Err(other),
@@ -280,32 +288,26 @@ where
 
     fn sizes(&mut self, layout: Layout) -> Result<LayoutSizes> {
         if let Some(sizes) = self.known.facts().sizes.get(&layout) {
-            return Ok(*sizes);
+            return Ok(sizes.clone());
         }
         self.lowered(layout)?;
         let lowered = self.last.as_ref().expect("it was lowered").1.as_ref();
-        let apart = lowered.iter().zip(self.budgets).filter(|(_, budget)| !budget.in_place);
         let sizes = LayoutSizes {
-            need_bytes: apart.map(|(lowered, _)| largest_step_bytes(lowered)).max().unwrap_or(0),
+            need_bytes: needs(lowered, self.budgets).into(),
             steps: lowered[0].phases.iter().map(|phase| phase.steps.len()).sum(),
         };
-        self.known.facts().sizes.insert(layout, sizes);
+        self.known.facts().sizes.insert(layout, sizes.clone());
         Ok(sizes)
     }
 
     /// Checks that every step of a layout fits the devices.
     fn fits(&mut self, layout: Layout) -> Result<()> {
-        // Sizes are of the device that needs most, which may be another than the one that has least.
-        if self.sizes(layout)?.need_bytes <= self.memory() {
-            return Ok(());
-        }
-        self.lowered(layout)?;
-        does_fit(self.last.as_ref().expect("it was lowered").1.as_ref(), self.budgets)
+        needs_fit(&self.sizes(layout)?.need_bytes, self.budgets)
     }
 
     /// Whether every step of a layout fits if each device has at most this capacity.
     fn fits_at(&mut self, layout: Layout, capacity: u64) -> Result<bool> {
-        Ok(self.sizes(layout)?.need_bytes <= capacity || capacity >= self.memory() && self.fits(layout).is_ok())
+        Ok(needs_fit(&self.sizes(layout)?.need_bytes, &at_most(self.budgets, capacity)).is_ok())
     }
 
     fn lowered(&mut self, layout: Layout) -> Result<()> {

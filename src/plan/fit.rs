@@ -104,6 +104,8 @@ pub(super) fn fit<L: AsRef<[Lowered]>, T>(
         moves,
         seconds: &mut seconds,
         quick,
+        keeps: *method == quick,
+        kept: Vec::new(),
         last: None,
     };
     let choice = match if is_quick { counts.choose_quickly() } else { counts.choose() } {
@@ -117,11 +119,15 @@ pub(super) fn fit<L: AsRef<[Lowered]>, T>(
     if let Some(whole) = whole.take_if(|_| choice.layout.tiles == 1) {
         return Ok(whole);
     }
-    let lowered = match counts.last {
+    let Counts { kept, last, .. } = counts;
+    let lowered = match last {
         Some((layout, lowered)) if layout == choice.layout => lowered,
         _ => lower(choice.layout)?,
     };
-    let mut planned = plan(&lowered, budgets, method)?;
+    let mut planned = match kept.into_iter().find(|(layout, _)| *layout == choice.layout) {
+        Some((_, planned)) => planned,
+        None => plan(&lowered, budgets, method)?,
+    };
     if moves(&planned).all > choice.rate.bytes {
         // A plan for less memory is also one for more.
         let method = if method.checks { method.quick_and_checked() } else { quick };
@@ -174,7 +180,7 @@ pub(crate) fn epoch_bytes((_, main): &(Planned, Planned)) -> Moved {
 
 /// Returns both plans. If neither fits, returns the error with the larger excess: with equal capacities, its need is
 /// enough for both.
-pub(crate) fn both(a: Result<Planned>, b: Result<Planned>) -> Result<(Planned, Planned)> {
+pub(super) fn both(a: Result<Planned>, b: Result<Planned>) -> Result<(Planned, Planned)> {
     match (a, b) {
         (Ok(a), Ok(b)) => Ok((a, b)),
         (Err(a), Err(b)) => Err(if excess(&b) <= excess(&a) { a } else { b }),
@@ -192,18 +198,31 @@ pub(super) fn excess(error: &Error) -> f64 {
 
 /// Checks that the operands of every step fit a device. The error is that of the device that lacks most.
 pub(super) fn does_fit(devices: &[Lowered], budgets: &[DeviceBudget]) -> Result<()> {
-    // For in-place devices, the plan's peak is compared with the capacity after planning.
-    let devices = devices.iter().zip(budgets).filter(|(_, budget)| !budget.in_place);
-    let needs = devices.map(|(lowered, budget)| (largest_step_bytes(lowered), budget));
-    let lacking = needs.filter(|(need_bytes, budget)| *need_bytes > budget.capacity_bytes);
-    let lacking = lacking.map(|(need_bytes, budget)| does_not_fit(budget, need_bytes));
+    needs_fit(&needs(devices, budgets), budgets)
+}
+
+/// Returns the bytes of the largest step of each device; 0 for a device in place, whose plan's peak is compared with the
+/// capacity after planning.
+pub(super) fn needs(devices: &[Lowered], budgets: &[DeviceBudget]) -> Vec<u64> {
+    let need = |(lowered, budget): (&Lowered, &DeviceBudget)| {
+        if budget.in_place { 0 } else { largest_step_bytes(lowered) }
+    };
+    devices.iter().zip(budgets).map(need).collect()
+}
+
+/// Checks that each device has the bytes that it needs. The error is that of the device that lacks most.
+pub(super) fn needs_fit(needs: &[u64], budgets: &[DeviceBudget]) -> Result<()> {
+    let lacking = needs.iter().zip(budgets).filter(|(need, budget)| **need > budget.capacity_bytes && !budget.in_place);
+    let lacking = lacking.map(|(&need, budget)| does_not_fit(budget, need));
     lacking.max_by(|a, b| excess(a).total_cmp(&excess(b))).map_or(Ok(()), Err)
 }
 
 /// Returns the bytes of the operands of the largest step.
-pub(super) fn largest_step_bytes(lowered: &Lowered) -> u64 {
+fn largest_step_bytes(lowered: &Lowered) -> u64 {
+    let mut slots: Vec<Slot> = Vec::new();
     let bytes = |step: &LoweredStep| {
-        let mut slots: Vec<Slot> = step.call.reads().chain(step.call.writes()).collect();
+        slots.clear();
+        slots.extend(step.call.reads().chain(step.call.writes()));
         slots.sort_unstable();
         slots.dedup();
         slots.iter().fold(0u64, |sum, &slot| sum.saturating_add(lowered.tensor(slot).bytes))

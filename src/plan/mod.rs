@@ -6,6 +6,7 @@
 
 mod cost;
 mod count;
+mod cut;
 mod fit;
 mod on_gpu;
 mod order;
@@ -17,20 +18,22 @@ mod variants;
 mod work;
 
 use std::borrow::Borrow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lapidary_kernels::Slot;
 use lapidary_planner::check::{self, check, check_joint};
 use lapidary_planner::memory::{Boundary, Epoch, Limit, Objective, Outcome, Plan, Policy, Request, advance, plan};
-use lapidary_planner::tasks::TaskError;
+use lapidary_planner::tasks::{TaskError, TaskId};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 pub use crate::lower::{ExchangePath, Layout};
 pub use cost::works;
 pub(crate) use count::{Known, grid_down};
-use fit::excess;
-pub(crate) use fit::{Fit, both, epoch_bytes};
+pub(crate) use cut::{Cut, EpochWork};
+pub(crate) use fit::{Fit, epoch_bytes};
+use fit::{both, excess};
 pub use order::{ChosenOrder, KeptByNumber, Reorder, RunGathers};
 pub use script::{Action, Script};
 pub use seconds::Rates;
@@ -42,7 +45,7 @@ pub use work::Locality;
 pub(crate) use work::{between_work, copy_work, kernel_work};
 
 use crate::error::{Error, Result};
-use crate::lower::{Exchange, Lifetime, Lowered, LoweredStep};
+use crate::lower::{Exchange, Lifetime, Lowered, LoweredStep, SlotSet};
 
 /// A device and its memory, as input of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,7 +137,7 @@ impl Planned {
     ///
     /// # Cost
     /// O(steps log steps): nothing is planned.
-    pub(crate) fn reused<L: Borrow<Lowered>>(
+    pub(crate) fn reused<L: Borrow<Lowered> + Sync>(
         &self,
         lowered: &[L],
         sequence: Sequence<'_>,
@@ -175,7 +178,7 @@ impl PlannedDevice {
 /// [`Error::DoesNotFit`], with the capacity that would be enough.
 /// # Cost
 /// That of the policy: see [`lapidary_planner::memory`].
-pub fn plan_sequence<L: Borrow<Lowered>>(
+pub fn plan_sequence<L: Borrow<Lowered> + Sync>(
     lowered: &[L],
     budgets: &[DeviceBudget],
     sequence: Sequence<'_>,
@@ -187,7 +190,7 @@ pub fn plan_sequence<L: Borrow<Lowered>>(
 }
 
 /// Plans like [`plan_sequence`], for work that [`work`] has prepared.
-pub(crate) fn plan_work<L: Borrow<Lowered>>(
+fn plan_work<L: Borrow<Lowered> + Sync>(
     lowered: &[L],
     budgets: &[DeviceBudget],
     work: &WorkByDevice,
@@ -203,7 +206,7 @@ pub(crate) fn plan_work<L: Borrow<Lowered>>(
 ///
 /// # Errors
 /// [`Error::DoesNotFit`].
-pub fn plan_between<L: Borrow<Lowered>>(
+pub fn plan_between<L: Borrow<Lowered> + Sync>(
     lowered: &[L],
     budgets: &[DeviceBudget],
     phases: &[usize],
@@ -237,17 +240,17 @@ struct Carried {
 }
 
 /// The steps of one device, and their task graph; `None` if there are no steps.
-pub(crate) type DeviceWork = (Arc<[LoweredStep]>, Option<Arc<Tasks>>);
+type DeviceWork = (Arc<[LoweredStep]>, Option<Arc<Tasks>>);
 
 /// The work of each device, independent of capacities. The error is the device whose tensor sizes overflow 64 bits.
-pub(crate) type WorkByDevice = std::result::Result<Vec<DeviceWork>, usize>;
+type WorkByDevice = std::result::Result<Vec<DeviceWork>, usize>;
 
 /// Returns the work of a sequence that starts with empty devices, or with what the sequence itself leaves there.
-pub(crate) fn work<L: Borrow<Lowered>>(lowered: &[L], sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> WorkByDevice {
+fn work<L: Borrow<Lowered> + Sync>(lowered: &[L], sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> WorkByDevice {
     tasks_of(lowered, sequence, &vec![Carried::default(); lowered.len()], keep)
 }
 
-fn tasks_of<L: Borrow<Lowered>>(
+fn tasks_of<L: Borrow<Lowered> + Sync>(
     lowered: &[L],
     sequence: Sequence<'_>,
     carried: &[Carried],
@@ -267,14 +270,14 @@ fn tasks_of<L: Borrow<Lowered>>(
         };
         Ok((steps.into(), tasks))
     };
-    lowered.iter().zip(carried).enumerate().map(device).collect()
+    lowered.par_iter().zip(carried).enumerate().map(device).collect()
 }
 
-fn plan_tasks<L: Borrow<Lowered>>(
+fn plan_tasks<L: Borrow<Lowered> + Sync>(
     lowered: &[L],
     budgets: &[DeviceBudget],
     devices: Vec<DeviceWork>,
-    epoch: impl Fn(usize) -> Epoch,
+    epoch: impl Fn(usize) -> Epoch + Sync,
     method: &Method,
 ) -> Result<Planned> {
     // The device with the least memory relative to its tensors decides the order of all.
@@ -286,33 +289,34 @@ fn plan_tasks<L: Borrow<Lowered>>(
         let tensors = |i: usize| devices[i].1.as_ref().map(|tasks| tasks.graph.tensors());
         budgets[i].capacity_bytes == budgets[j].capacity_bytes && epoch(i) == epoch(j) && tensors(i) == tensors(j)
     };
-    let mut by_pressure: Vec<usize> = (0..devices.len()).collect();
+    let mut by_pressure: Vec<usize> = (0..devices.len()).filter(|&i| devices[i].1.is_some()).collect();
     by_pressure.sort_by(|&a, &b| pressure(b).total_cmp(&pressure(a)));
-    let mut plans: Vec<Option<Plan>> = vec![None; devices.len()];
-    let mut order = None;
+    // Equal devices get equal plans.
+    let twin_of = |i: usize| by_pressure.iter().copied().find(|&j| is_twin(i, j)).unwrap_or(i);
+    let twins: BTreeMap<usize, usize> = by_pressure.iter().map(|&i| (i, twin_of(i))).collect();
+    let distinct: Vec<usize> = by_pressure.into_iter().filter(|i| twins[i] == *i).collect();
+    let make = |i: usize, order: Option<Vec<TaskId>>| {
+        let tasks = devices[i].1.as_ref().expect("only devices with steps are planned");
+        (i, plan_device(tasks, &budgets[i], epoch(i), order, method))
+    };
+    let first = distinct.first().map(|&i| make(i, None));
+    let order = first.as_ref().and_then(|(_, made)| made.as_ref().ok()).map(Plan::order);
+    let others: Vec<_> = distinct.par_iter().skip(1).map(|&i| make(i, order.clone())).collect();
+    let mut plans = BTreeMap::new();
     let mut lacking: Option<Error> = None;
-    for i in by_pressure {
-        let Some(tasks) = &devices[i].1 else { continue };
-        // Equal devices get equal plans.
-        let twin = (0..devices.len()).find(|&j| plans[j].is_some() && is_twin(i, j));
-        let made = match twin.and_then(|j| plans[j].clone()) {
-            Some(plan) => plan,
-            None => match plan_device(tasks, &budgets[i], epoch(i), order.clone(), method) {
-                Ok(plan) => plan,
-                Err(error) => {
-                    // Report the device that lacks most relative to its capacity: with equal capacities, its need is
-                    // enough for all.
-                    lacking = lacking.filter(|most| excess(most) >= excess(&error)).or(Some(error));
-                    continue;
-                }
-            },
-        };
-        order.get_or_insert_with(|| made.order());
-        plans[i] = Some(made);
+    for (i, made) in first.into_iter().chain(others) {
+        match made {
+            Ok(plan) => drop(plans.insert(i, plan)),
+            // Report the device that lacks most relative to its capacity: with equal capacities, its need is enough for
+            // all.
+            Err(error) => lacking = lacking.filter(|most| excess(most) >= excess(&error)).or(Some(error)),
+        }
     }
     if let Some(error) = lacking {
         return Err(error);
     }
+    let plan_of = |i: usize| twins.get(&i).and_then(|twin| plans.get(twin)).cloned();
+    let plans: Vec<Option<Plan>> = (0..devices.len()).map(plan_of).collect();
     let devices = devices.into_iter().zip(plans);
     let devices = devices.map(|((steps, tasks), plan)| PlannedDevice { steps, plan: tasks.zip(plan) });
     let planned = Planned { devices: devices.collect() };
@@ -323,9 +327,9 @@ fn plan_tasks<L: Borrow<Lowered>>(
 }
 
 /// Returns the tensors that a sequence leaves on the host.
-fn published(lowered: &Lowered, sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> BTreeSet<Slot> {
-    let mut published = keep.clone();
-    published.extend(lowered.exchanges.iter().flat_map(|exchange| exchange.published()));
+fn published(lowered: &Lowered, sequence: Sequence<'_>, keep: &BTreeSet<Slot>) -> SlotSet {
+    let exchanged = lowered.exchanges.iter().flat_map(|exchange| exchange.published());
+    let mut published: SlotSet = keep.iter().chain(exchanged).copied().collect();
     if sequence == Sequence::Setup {
         let steps = lowered.phases.iter().flat_map(|phase| &phase.steps);
         published.extend(steps.flat_map(|step| step.call.reads()));
@@ -338,7 +342,7 @@ fn plan_device(
     tasks: &Tasks,
     budget: &DeviceBudget,
     epoch: Epoch,
-    order: Option<Vec<lapidary_planner::tasks::TaskId>>,
+    order: Option<Vec<TaskId>>,
     method: &Method,
 ) -> Result<Plan> {
     // On an in-place device everything stays; its peak is compared with the capacity below.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lapidary_kernels::Slot;
 use lapidary_planner::tasks::{Task, TaskError, TaskGraph, Tensor, TensorId, TensorKind};
 
-use crate::lower::{Lifetime, Lowered, LoweredStep};
+use crate::lower::{Lifetime, Lowered, LoweredStep, SlotSet};
 
 /// A task graph, with the slot of each of its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,8 @@ pub struct Tasks {
     pub graph: TaskGraph,
     /// Slots by tensor; `None` for a tensor that only orders two steps.
     slots: Vec<Option<Slot>>,
-    ids: BTreeMap<Slot, TensorId>,
+    /// Tensors by slot; `None` for one that no op uses.
+    ids: Vec<Option<TensorId>>,
 }
 
 impl Tasks {
@@ -28,67 +29,64 @@ impl Tasks {
     /// # Errors
     /// [`TaskError`] if there are no steps, or if the sum of the sizes does not fit 64 bits.
     /// # Cost
-    /// O(steps log steps).
+    /// O(slots + operands of the steps).
     pub fn new(
         lowered: &Lowered,
         steps: &[LoweredStep],
-        publish: &BTreeSet<Slot>,
+        publish: &SlotSet,
         beside: &[Slot],
     ) -> Result<Self, TaskError> {
-        let made: BTreeSet<Slot> = steps.iter().flat_map(|step| step.call.writes()).collect();
-        let mut ids: BTreeMap<Slot, TensorId> = BTreeMap::new();
+        let mut writer: Vec<Option<u32>> = vec![None; lowered.tensors.len()];
+        for (i, step) in (0..).zip(steps) {
+            step.call.writes().for_each(|slot| writer[slot.0 as usize] = Some(i));
+        }
+        let mut ids: Vec<Option<TensorId>> = vec![None; lowered.tensors.len()];
         let (mut slots, mut tensors) = (Vec::new(), Vec::new());
         let mut id_of = |slot: Slot| {
-            *ids.entry(slot).or_insert_with(|| {
-                let tensor = lowered.tensor(slot);
-                let kind = match (made.contains(&slot), tensor.kind) {
+            *ids[slot.0 as usize].get_or_insert_with(|| {
+                let (tensor, is_made) = (lowered.tensor(slot), writer[slot.0 as usize].is_some());
+                let kind = match (is_made, tensor.kind) {
                     (true, _) => TensorKind::Local,
                     (false, Lifetime::Received | Lifetime::Batch) => TensorKind::Fresh,
                     (false, _) => TensorKind::Constant,
                 };
-                let publish = made.contains(&slot) && publish.contains(&slot);
+                let publish = is_made && publish.contains(slot);
                 tensors.push(Tensor { name: tensor.name.clone(), bytes: tensor.bytes, kind, publish });
                 slots.push(Some(slot));
                 TensorId(slots.len() as u32 - 1)
             })
         };
         let ops = steps.iter().map(|step| Task {
-            name: step.name.to_string(),
+            name: step.name.clone(),
             inputs: step.call.reads().map(&mut id_of).collect(),
             outputs: step.call.writes().map(&mut id_of).collect(),
             next: step.next.iter().map(|&(new, old)| (id_of(new), id_of(old))).collect(),
         });
         let mut ops: Vec<Task> = ops.collect();
         beside.iter().copied().map(&mut id_of).for_each(drop);
-        // A single pass, so the time does not grow with the square of the number of steps.
-        let mut users = Users::default();
-        for (i, step) in steps.iter().enumerate() {
-            let awaited = step.call.reads().chain(step.after.iter().copied());
-            awaited.for_each(|slot| users.readers.entry(slot).or_default().push(i));
-            users.writer.extend(step.call.writes().map(|slot| (slot, i)));
-        }
+        let writer_of = |slot: Slot| writer[slot.0 as usize].map(|maker| maker as usize);
         for (i, step) in steps.iter().enumerate() {
             for slot in &step.after {
-                let Some(&maker) = users.writer.get(slot) else { continue };
+                let Some(maker) = writer_of(*slot) else { continue };
                 let made = TensorId(tensors.len() as u32);
                 let name = format!("{} made before {}", lowered.tensor(*slot).name, step.name);
-                tensors.push(Tensor { name, bytes: 0, kind: TensorKind::Local, publish: false });
+                tensors.push(Tensor { name: name.into(), bytes: 0, kind: TensorKind::Local, publish: false });
                 slots.push(None);
                 ops[maker].outputs.push(made);
                 ops[i].inputs.push(made);
             }
         }
+        let readers = readers_of_received(lowered, steps);
         for exchange in &lowered.exchanges {
-            let publishers = exchange.published().iter().filter_map(|slot| users.writer.get(slot));
-            let mut publishers: Vec<usize> = publishers.copied().collect();
+            let mut publishers: Vec<usize> = exchange.published().iter().filter_map(|&slot| writer_of(slot)).collect();
             publishers.sort_unstable();
-            let readers = exchange.received().iter().filter_map(|slot| users.readers.get(slot)).flatten();
+            let readers = exchange.received().iter().filter_map(|slot| readers.get(slot)).flatten();
             let readers: BTreeSet<usize> = readers.copied().collect();
             // Each publisher is followed by the next, and the last by the readers.
             for (i, &publisher) in publishers.iter().enumerate() {
                 let sent = TensorId(tensors.len() as u32);
                 let name = format!("{} sent", lowered.tensor(exchange.published()[i]).name);
-                tensors.push(Tensor { name, bytes: 0, kind: TensorKind::Local, publish: false });
+                tensors.push(Tensor { name: name.into(), bytes: 0, kind: TensorKind::Local, publish: false });
                 slots.push(None);
                 ops[publisher].outputs.push(sent);
                 match publishers.get(i + 1) {
@@ -112,13 +110,23 @@ impl Tasks {
 
     /// Returns the tensor of a slot, if the ops use it.
     pub fn tensor_of(&self, slot: Slot) -> Option<TensorId> {
-        self.ids.get(&slot).copied()
+        self.ids.get(slot.0 as usize).copied().flatten()
     }
 }
 
-/// The steps that use each slot.
-#[derive(Default)]
-struct Users {
-    readers: BTreeMap<Slot, Vec<usize>>,
-    writer: BTreeMap<Slot, usize>,
+/// Returns the steps that wait for each slot that an exchange fills.
+fn readers_of_received(lowered: &Lowered, steps: &[LoweredStep]) -> BTreeMap<Slot, Vec<usize>> {
+    let received = lowered.exchanges.iter().flat_map(|exchange| exchange.received());
+    let mut readers: BTreeMap<Slot, Vec<usize>> = received.map(|&slot| (slot, Vec::new())).collect();
+    if readers.is_empty() {
+        return readers;
+    }
+    for (i, step) in steps.iter().enumerate() {
+        for slot in step.call.reads().chain(step.after.iter().copied()) {
+            if let Some(readers) = readers.get_mut(&slot) {
+                readers.push(i);
+            }
+        }
+    }
+    readers
 }

@@ -86,9 +86,10 @@ struct Run<'a> {
     lowered: &'a Lowered,
     /// For each received tensor, what this part publishes in the same exchange.
     published: HashMap<Slot, &'a [Slot]>,
-    resident: HashMap<Slot, Resident>,
-    /// When a tensor is complete on the host; from the start if absent.
-    on_host: HashMap<Slot, f64>,
+    /// By slot.
+    resident: Vec<Option<Resident>>,
+    /// When a tensor is complete on the host, by slot.
+    on_host: Vec<f64>,
     /// Evicted tensors: when they give up their memory, and how much. The first to do so is on top. Seconds are not
     /// negative, so their bits are in the same order.
     leaving: BinaryHeap<Reverse<(u64, u64)>>,
@@ -109,12 +110,14 @@ impl<'a> Run<'a> {
         let exchanges = lowered.exchanges.iter();
         let published = exchanges.flat_map(|e| e.received().iter().map(|&slot| (slot, e.published()))).collect();
         let bytes = script.start.iter().map(|&slot| lowered.tensor(slot).bytes);
+        let mut resident = vec![None; lowered.tensors.len()];
+        script.start.iter().for_each(|slot| resident[slot.0 as usize] = Some(Resident::default()));
         Self {
             rates,
             lowered,
             published,
-            resident: script.start.iter().map(|&slot| (slot, Resident::default())).collect(),
-            on_host: HashMap::new(),
+            resident,
+            on_host: vec![0.0; lowered.tensors.len()],
             leaving: BinaryHeap::new(),
             used_bytes: bytes.fold(0, u64::saturating_add),
             limit_bytes: script.peak_bytes,
@@ -136,7 +139,7 @@ impl<'a> Run<'a> {
             self.now = self.now.max(self.room(slot));
         }
         let ready =
-            call.reads().filter_map(|slot| self.resident.get(&slot)).fold(0.0, |at, tensor| tensor.ready.max(at));
+            call.reads().filter_map(|slot| self.resident[slot.0 as usize]).fold(0.0, |at, tensor| tensor.ready.max(at));
         let fetched = fetched_bytes(call);
         let done = if call.fetches() {
             let seconds = if fetched > 0 { self.rates.profile.fetch_s(fetched) } else { 0.0 };
@@ -147,11 +150,9 @@ impl<'a> Run<'a> {
             self.times.kernels_s += seconds;
             self.queue(0, ready, seconds)
         };
-        for slot in call.reads() {
-            self.resident.entry(slot).and_modify(|tensor| tensor.read = tensor.read.max(done));
-        }
+        call.reads().for_each(|slot| self.reads_until(slot, done));
         for slot in call.writes() {
-            self.resident.insert(slot, Resident { ready: done, read: done });
+            self.resident[slot.0 as usize] = Some(Resident { ready: done, read: done });
         }
         publish.iter().for_each(|&slot| self.store(slot));
         ahead.iter().for_each(|&slot| self.load(slot, false));
@@ -166,14 +167,21 @@ impl<'a> Run<'a> {
     fn store(&mut self, slot: Slot) {
         let seconds = self.rates.copy_out_s(self.lowered.tensor(slot).bytes);
         self.times.copies_out_s += seconds;
-        let ready = self.resident.get(&slot).map_or(0.0, |tensor| tensor.ready);
+        let ready = self.resident[slot.0 as usize].map_or(0.0, |tensor| tensor.ready);
         let done = self.queue(2, ready, seconds);
-        self.resident.entry(slot).and_modify(|tensor| tensor.read = tensor.read.max(done));
-        self.on_host.insert(slot, done);
+        self.reads_until(slot, done);
+        self.on_host[slot.0 as usize] = done;
+    }
+
+    /// Notes that a tensor is read until then.
+    fn reads_until(&mut self, slot: Slot, done: f64) {
+        if let Some(tensor) = &mut self.resident[slot.0 as usize] {
+            tensor.read = tensor.read.max(done);
+        }
     }
 
     fn evict(&mut self, slot: Slot) {
-        if let Some(Resident { ready, read }) = self.resident.remove(&slot) {
+        if let Some(Resident { ready, read }) = self.resident[slot.0 as usize].take() {
             self.leaving.push(Reverse((ready.max(read).to_bits(), self.lowered.tensor(slot).bytes)));
         }
     }
@@ -182,7 +190,7 @@ impl<'a> Run<'a> {
     fn load(&mut self, slot: Slot, waits: bool) {
         let seconds = self.rates.copy_in_s(self.lowered.tensor(slot).bytes);
         self.times.copies_in_s += seconds;
-        let arrives = |run: &Self, slot: &Slot| run.on_host.get(slot).copied().unwrap_or(0.0);
+        let arrives = |run: &Self, slot: &Slot| run.on_host[slot.0 as usize];
         let told =
             self.published.get(&slot).map_or(0.0, |told| told.iter().fold(0.0, |at, slot| arrives(self, slot).max(at)));
         let after = self.room(slot).max(arrives(self, &slot)).max(told);
@@ -190,7 +198,7 @@ impl<'a> Run<'a> {
             self.now = self.now.max(after);
         }
         let done = self.queue(1, after, seconds);
-        self.resident.insert(slot, Resident { ready: done, read: done });
+        self.resident[slot.0 as usize] = Some(Resident { ready: done, read: done });
     }
 
     /// Takes the memory of a tensor. Returns when it is free.

@@ -69,6 +69,7 @@ impl Choice<'_> {
             _ => return first,
         }
         let mut best: Option<(f64, Fitted<L, T>)> = None;
+        let quick = self.to.method.quick();
         // More strips are tried as long as the last number of them was better than what was known before.
         let (mut strips, mut is_better) = (self.variants[0].strips, true);
         for &variant in &self.variants[1..] {
@@ -76,7 +77,7 @@ impl Choice<'_> {
                 break;
             }
             strips = variant.strips;
-            match (self.fit_one(variant, &self.to.method.quick(), &mut lower, &mut plan, moves, &mut seconds), &first) {
+            match (self.fit_one(variant, &quick, &mut lower, &mut plan, moves, &mut seconds), &first) {
                 (Ok(fitted), Ok(first)) if moves(&fitted.planned).all > moves(&first.planned).all => {}
                 (Ok(fitted), _) => {
                     let takes = seconds(&fitted.lowered, &fitted.planned)?;
@@ -96,6 +97,7 @@ impl Choice<'_> {
             _ => f64::INFINITY,
         };
         let chosen = match best.filter(|(takes, _)| *takes < most) {
+            Some((_, best)) if *self.to.method == quick => best,
             Some((_, best)) => {
                 // With more effort, a plan copies less, but not always.
                 let planned = plan(&best.lowered, self.to.budgets, self.to.method)?;

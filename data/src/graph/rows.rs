@@ -132,11 +132,6 @@ impl GraphRows {
         &self.indices[self.edges(&(v..v + 1))]
     }
 
-    /// Returns the number of self-loops in these rows.
-    pub fn self_loop_count(&self) -> usize {
-        self.range().into_par_iter().map(|v| self.loops_at(v)).sum()
-    }
-
     /// Returns the vertices outside of the range of these rows that the rows read.
     ///
     /// # Cost
@@ -195,7 +190,7 @@ impl GraphRows {
         filled
     }
 
-    fn loops_at(&self, v: usize) -> usize {
+    pub(super) fn loops_at(&self, v: usize) -> usize {
         let [below, above] = self.sources_around(v);
         self.sources(v).len() - below.len() - above.len()
     }
@@ -211,6 +206,7 @@ impl GraphRows {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::SelfLoops;
     use super::*;
 
     /// Returns the sources and the values of each row.
@@ -235,7 +231,10 @@ mod tests {
             let of_whole = listed(&whole.rows(0..n), &graph.transpose_values(&values));
             prop_assert_eq!(&listed(&turned, &turned_values)[..], &of_whole[range.clone()]);
             let rows = graph.rows(range.clone());
-            prop_assert_eq!(rows.self_loop_count(), graph.self_loops_in(range.clone()));
+            let loops = SelfLoops::of(&rows);
+            prop_assert_eq!(loops.within(&range), graph.self_loops_in(range.clone()) as u64);
+            let half = range.start..range.start + range.len() / 2;
+            prop_assert_eq!(loops.within(&half), graph.self_loops_in(half) as u64);
 
             // With self-loops, of rows that do not begin at 0.
             let looped = graph.with_self_loops();

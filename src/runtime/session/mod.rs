@@ -11,6 +11,7 @@ use bytemuck::Pod;
 use lapidary_cost_model::KernelWork;
 use lapidary_kernels::{HostSlot, Lane, Slot};
 use lapidary_planner::memory::Epoch;
+use rayon::prelude::*;
 
 use batches::{BatchPrograms, SizedShare};
 pub(crate) use batches::{BatchShare, SharedBatch};
@@ -22,9 +23,9 @@ use super::{IdleDevice, RunOptions};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower_in_order};
 use crate::plan::{
-    BETWEEN, COPY_IN, COPY_OUT, Choice, DeviceBudget, ExchangePath, Fit, Fitted, Known, Layout, Locality, Method,
-    Planned, Script, Sequence, Variant, between_work, both, copy_work, epoch_bytes, kernel_work, plan_sequence,
-    planned_seconds,
+    BETWEEN, COPY_IN, COPY_OUT, Choice, Cut, DeviceBudget, EpochWork, ExchangePath, Fit, Fitted, Known, Layout,
+    Locality, Method, Planned, Script, Sequence, Variant, between_work, copy_work, epoch_bytes, kernel_work,
+    plan_sequence, planned_seconds,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Origin, Program};
@@ -249,39 +250,34 @@ impl Session {
         let mut supply = Supply::of_own_parts(job.inputs, job.parts.clone(), own.clone());
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
         // Each rank counts the rows and edges of its own parts. All ranks try the same layouts.
-        let mut lower_all = |variant: usize, layout: Layout| -> Result<Vec<Lowered>> {
+        let mut lower_all = |variant: usize, layout: Layout| -> Result<Cut> {
             let mut programs = job.programs.to_vec();
             if let Some(instead) = variant.checked_sub(1) {
                 programs.iter_mut().zip(job.instead[instead].0).for_each(|(program, instead)| program.1 = instead);
             }
             let tilings = Tiling::of_all(ranks.gather(supply.tile(layout))?, layout);
             let levels = job.levels.unwrap_or_default();
-            let tilings = tilings.into_iter().map(|tiling| tiling.with_levels(levels));
-            Ok(tilings.map(|tiling| lower_in_order(&programs, &tiling, layout.order, job.seed)).collect())
+            let lower = |tiling: Tiling| lower_in_order(&programs, &tiling.with_levels(levels), layout.order, job.seed);
+            Ok(Cut::new(tilings.into_par_iter().map(lower).collect()))
         };
         let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
             kept.flatten().copied().collect()
         };
-        let plan_all = |lowered: &Vec<Lowered>, budgets: &[DeviceBudget], method: &Method| {
-            let keep = kept(lowered);
-            let setup = plan_sequence(lowered, budgets, Sequence::Setup, &Epoch::Cold, &keep, method);
-            let main = plan_sequence(lowered, budgets, Sequence::Phases(job.main), &epoch, &keep, method);
-            both(setup, main)
-        };
+        let work = EpochWork { phases: job.main, epoch: &epoch, keep: &kept };
+        let plan_all = |cut: &Cut, budgets: &[DeviceBudget], method: &Method| cut.plan(&work, budgets, method);
         let usable = job.plans.filter(|plans| plans.budgets == budgets && plans.layouts == layouts);
         let variants = Variant::all(job.strips, job.instead.iter().map(|(_, strips)| *strips));
         let again = usable.map(|plans| Ok::<_, Error>((plans, lower_all(0, plans.layout)?))).transpose()?;
         let known = again.and_then(|(plans, lowered)| {
-            let keep = kept(&lowered);
-            let setup = plans.setup.reused(&lowered, Sequence::Setup, &keep)?;
-            let main = plans.main.reused(&lowered, Sequence::Phases(job.main), &keep)?;
+            let keep = kept(lowered.lowered());
+            let setup = plans.setup.reused(lowered.lowered(), Sequence::Setup, &keep)?;
+            let main = plans.main.reused(lowered.lowered(), Sequence::Phases(job.main), &keep)?;
             Some(Fitted { variant: variants[0], lowered, planned: (setup, main), layout: plans.layout })
         });
         let took_plans = known.is_some();
         let nominal = profile::nominal(&name);
-        let seconds =
-            |lowered: &Vec<Lowered>, (_, main): &(Planned, Planned)| Ok(planned_seconds(&nominal, lowered, main));
+        let seconds = |cut: &Cut, (_, main): &(Planned, Planned)| Ok(planned_seconds(&nominal, cut.lowered(), main));
         let to = Fit {
             budgets: &budgets,
             whole_layouts: &layouts,
@@ -293,6 +289,7 @@ impl Session {
         let choice = Choice { variants: &variants, to };
         let fitted = known.map_or_else(|| choice.fit_best(&mut lower_all, plan_all, epoch_bytes, seconds), Ok)?;
         let Fitted { variant, lowered, planned: (setup, main), layout } = fitted;
+        let lowered = lowered.into_lowered();
         let keep = kept(&lowered);
         let planned = Instant::now();
         // Planning may have tried other layouts; this sets the one that was chosen.
@@ -619,8 +616,7 @@ impl Session {
                 "{}: vertices {} to {}, peak {} bytes\n",
                 budget.name, part.start, part.end, script.peak_bytes
             );
-            let names =
-                |slots: &[Slot]| slots.iter().map(|s| lowered.tensor(*s).name.as_str()).collect::<Vec<_>>().join(", ");
+            let names = |slots: &[Slot]| slots.iter().map(|s| &*lowered.tensor(*s).name).collect::<Vec<_>>().join(", ");
             text += &format!("  starts with {}\n", names(&script.start));
             for action in &script.actions {
                 text += &format!("  {}", action.name);
