@@ -38,6 +38,14 @@ impl<E: Element, W: Weights, const TILED: bool> WithSimd for Rows<'_, E, W, TILE
         let whole = !TILED && columns == sources.d;
         let cells = sources.own;
         let parts = (columns / S::F32_LANES, columns % S::F32_LANES);
+        // Processors without vectors are rare, so little is compiled for them.
+        if const { S::F32_LANES == 1 } {
+            return match columns {
+                1 => self.each_row(simd, Vectors::<1, false>),
+                2 => self.each_row(simd, Vectors::<2, false>),
+                _ => self.each_row(simd, Tiles),
+            };
+        }
         if let Some(cells) = E::as_f32(cells).filter(|_| whole) {
             let vectors = S::as_simd_f32s(cells).0;
             match parts {
@@ -89,5 +97,43 @@ impl<E: Element, W: Weights, const TILED: bool> Rows<'_, E, W, TILED> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sources::{Cuts, Sources};
+    use super::super::weights::{Unweighted, Weighted};
+    use super::*;
+    use crate::BlockView;
+
+    /// Gathers rows of `d` columns, with the vectors of this processor or with none.
+    fn gathered(d: usize, weights: Option<&[f32]>, vectors: bool) -> Vec<f32> {
+        let (indptr, indices) = ([0u64, 3, 3, 7], [0u32, 2, 4, 1, 2, 3, 4]);
+        let block = BlockView { indptr: &indptr, indices: &indices, own_sources: 5, halo_sources: 0 };
+        let own: Vec<f32> = (0..5 * d).map(|i| (i as f32 * 0.37).sin()).collect();
+        let sources = Sources { block, own: &own, tiles: None, d };
+        let pass = Pass { sources, cuts: Cuts::All, weights, columns: 0..d, start: Start::Zero, d };
+        let mut out = vec![f32::NAN; 3 * d];
+        fn of<W: Weights>(pass: &Pass<'_, f32>, weights: W, vectors: bool, out: &mut [f32]) -> Result<()> {
+            let rows = Rows::<_, _, false> { pass, weights, rows: 0..3, begins: true, out };
+            if vectors { rows.run() } else { rows.with_simd(pulp::Scalar::new()) }
+        }
+        match weights {
+            Some(weights) => of(&pass, Weighted(weights), vectors, &mut out),
+            None => of(&pass, Unweighted, vectors, &mut out),
+        }
+        .expect("the block is valid");
+        out
+    }
+
+    #[test]
+    fn a_processor_without_vectors_has_the_same_bits() {
+        let weights: Vec<f32> = (0..7).map(|edge| 0.5 + edge as f32).collect();
+        for d in 1..70 {
+            for weights in [None, Some(&weights[..])] {
+                assert_eq!(gathered(d, weights, false), gathered(d, weights, true), "{d} columns, {weights:?}");
+            }
+        }
     }
 }

@@ -192,18 +192,22 @@ fn sum_tile<S: Simd, E: Element, W: Weights, const TILED: bool>(
     from: (usize, bool),
     tile: &mut [f32],
 ) -> Option<()> {
-    let (full, tail) = (tile.len() / S::F32_LANES, !tile.len().is_multiple_of(S::F32_LANES));
-    match (full, tail) {
-        (3, false) => sum::<S, E, W, 3, false, TILED>(simd, sources, weights, edges, from, tile),
-        (3, true) => sum::<S, E, W, 3, true, TILED>(simd, sources, weights, edges, from, tile),
-        (4, false) => sum::<S, E, W, 4, false, TILED>(simd, sources, weights, edges, from, tile),
-        (4, true) => sum::<S, E, W, 4, true, TILED>(simd, sources, weights, edges, from, tile),
-        (5, false) => sum::<S, E, W, 5, false, TILED>(simd, sources, weights, edges, from, tile),
-        (5, true) => sum::<S, E, W, 5, true, TILED>(simd, sources, weights, edges, from, tile),
-        (6, false) => sum::<S, E, W, 6, false, TILED>(simd, sources, weights, edges, from, tile),
-        (6, true) => sum::<S, E, W, 6, true, TILED>(simd, sources, weights, edges, from, tile),
-        (7, false) => sum::<S, E, W, 7, false, TILED>(simd, sources, weights, edges, from, tile),
-        (7, true) => sum::<S, E, W, 7, true, TILED>(simd, sources, weights, edges, from, tile),
+    let full = tile.len() / S::F32_LANES;
+    if const { S::F32_LANES > 1 } && !tile.len().is_multiple_of(S::F32_LANES) {
+        return match full {
+            3 => sum::<S, E, W, 3, true, TILED>(simd, sources, weights, edges, from, tile),
+            4 => sum::<S, E, W, 4, true, TILED>(simd, sources, weights, edges, from, tile),
+            5 => sum::<S, E, W, 5, true, TILED>(simd, sources, weights, edges, from, tile),
+            6 => sum::<S, E, W, 6, true, TILED>(simd, sources, weights, edges, from, tile),
+            _ => sum::<S, E, W, 7, true, TILED>(simd, sources, weights, edges, from, tile),
+        };
+    }
+    match full {
+        3 => sum::<S, E, W, 3, false, TILED>(simd, sources, weights, edges, from, tile),
+        4 => sum::<S, E, W, 4, false, TILED>(simd, sources, weights, edges, from, tile),
+        5 => sum::<S, E, W, 5, false, TILED>(simd, sources, weights, edges, from, tile),
+        6 => sum::<S, E, W, 6, false, TILED>(simd, sources, weights, edges, from, tile),
+        7 => sum::<S, E, W, 7, false, TILED>(simd, sources, weights, edges, from, tile),
         _ => sum::<S, E, W, TILE, false, TILED>(simd, sources, weights, edges, from, tile),
     }
 }
