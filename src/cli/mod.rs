@@ -19,6 +19,7 @@ mod gpu_check;
 mod infer;
 mod kernel_times;
 mod limits;
+mod log;
 mod manual;
 mod metrics;
 mod model;
@@ -34,7 +35,6 @@ mod run_trace;
 mod signals;
 mod train;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -90,18 +90,7 @@ enum Verb {
 
 /// Runs the command line of this process, and returns its exit code.
 pub fn run() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::builder()
-                .with_env_var("LAPIDARY_LOG")
-                .with_default_directive(tracing::Level::WARN.into())
-                .from_env_lossy(),
-        )
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .without_time()
-        .with_target(false)
-        .init();
+    log::to_stderr();
     let verb = match Cli::try_parse() {
         Ok(cli) => cli.verb,
         // Of several ranks, the first one says so.

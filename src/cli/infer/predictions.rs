@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use ndarray::{Array2, ArrayView2};
-use ndarray_npy::WriteNpyExt;
+use ndarray::ArrayView2;
 
 use super::table_file::{TableFile, TableFormat};
+use crate::dataset::npy::{self, Dtype};
 use crate::dataset::{Dataset, VertexNames};
 use crate::error::{Error, Result};
 use crate::graph::Permutation;
@@ -234,16 +234,9 @@ pub(super) fn write_logits(
     logits: ArrayView2<'_, f32>,
     order: Option<&Permutation>,
 ) -> io::Result<()> {
-    let restored = order.map(|order| {
-        let rows = logits.to_slice().expect("predictions are row-major");
-        Array2::from_shape_vec(logits.dim(), order.restored(rows, logits.ncols())).expect("as many rows as before")
-    });
-    restored.as_ref().map_or_else(|| logits.view(), Array2::view).write_npy(&mut file).map_err(
-        |error| match error {
-            ndarray_npy::WriteNpyError::Io(source) => source,
-            other => io::Error::other(other),
-        },
-    )?;
+    let rows = logits.to_slice().expect("predictions are row-major");
+    let restored = order.map(|order| order.restored(rows, logits.ncols()));
+    npy::write(&mut file, Dtype::F32, &[logits.nrows(), logits.ncols()], restored.as_deref().unwrap_or(rows))?;
     file.finish()
 }
 

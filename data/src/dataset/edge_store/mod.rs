@@ -179,11 +179,21 @@ impl EdgeStore {
     /// # Cost
     /// O(n + e) and sorting each row. The file is read twice, or five times if the rows are filled in parts.
     pub(crate) fn finish(
-        mut self,
+        self,
         vertices: usize,
         reversed: bool,
         keep: Keep,
         name: impl Fn(u32) -> u32 + Sync,
+    ) -> Result<(Graph, Seen)> {
+        self.finish_renamed(vertices, reversed, keep, &renaming(name))
+    }
+
+    fn finish_renamed(
+        mut self,
+        vertices: usize,
+        reversed: bool,
+        keep: Keep,
+        rename: Rename<'_>,
     ) -> Result<(Graph, Seen)> {
         assert!(self.weights.is_none(), "edges with weights are joined");
         let edges = self.check_size(vertices, reversed)?;
@@ -195,7 +205,7 @@ impl EdgeStore {
             repeats = (recent.repeats - loops) * if reversed { 2 } else { 1 };
             repeats += if keep.self_loops { loops } else { 0 };
         }
-        let (mut indptr, stored_loops) = self.offsets(vertices, reversed, keep.self_loops, &name)?;
+        let (mut indptr, stored_loops) = self.offsets(vertices, reversed, keep.self_loops, rename)?;
         loops += stored_loops;
         let parts = if keep.duplicates || edges < LONG { 1 } else { PARTS };
         let mut indices = Vec::new();
@@ -208,7 +218,7 @@ impl EdgeStore {
             local.push(end - offset);
             offset = end;
             let mut part = vec![0u32; local[rows.len()] as usize];
-            self.scatter(rows.start, &local, &mut part, (reversed, keep.self_loops), &name, |_, edge| edge.source)?;
+            self.scatter(rows.start, &local, &mut part, (reversed, keep.self_loops), rename, |_, edge| edge.source)?;
             seen.duplicates += tidy(rows.start, &mut local, &mut part, keep).duplicates;
             let before = indices.len() as u64;
             local.pop();
@@ -247,12 +257,12 @@ impl EdgeStore {
         vertices: usize,
         reversed: bool,
         self_loops: bool,
-        name: &(impl Fn(u32) -> u32 + Sync),
+        rename: Rename<'_>,
     ) -> Result<(Vec<u64>, u64)> {
         let mut indptr = vec![0u64; vertices + 1];
         let mut loops = 0;
         let len = vertices.div_ceil(scan_count()).max(1);
-        self.blocks(name, |block, _| {
+        self.blocks(rename, |block, _| {
             loops += block.par_iter().filter(|[u, v]| u == v).count() as u64;
             indptr[1..].par_chunks_mut(len).enumerate().for_each(|(range, counts)| {
                 let start = range * len;
@@ -275,7 +285,7 @@ impl EdgeStore {
         indptr: &[u64],
         mut entries: &mut [T],
         (reversed, loops): (bool, bool),
-        name: &(impl Fn(u32) -> u32 + Sync),
+        rename: Rename<'_>,
         entry: impl Fn(&[f32], Directed) -> T + Sync,
     ) -> Result<()> {
         let mut parts = Vec::new();
@@ -286,7 +296,7 @@ impl EdgeStore {
             let next: Vec<u64> = indptr[range.clone()].iter().map(|offset| offset - from).collect();
             parts.push((first + range.start, next, part));
         }
-        self.blocks(name, |block, weights| {
+        self.blocks(rename, |block, weights| {
             parts.par_iter_mut().for_each(|(start, next, part)| {
                 each_edge(block, reversed, loops, |edge| {
                     if let Some(slot) = next.get_mut((edge.destination as usize).wrapping_sub(*start)) {
@@ -299,7 +309,7 @@ impl EdgeStore {
     }
 
     /// Calls `work` with all edges, one block at a time, with their ends renamed, and with their weights, if they have any.
-    fn blocks(&mut self, name: &(impl Fn(u32) -> u32 + Sync), mut work: impl FnMut(&[[u32; 2]], &[f32])) -> Result<()> {
+    fn blocks(&mut self, rename: Rename<'_>, mut work: impl FnMut(&[[u32; 2]], &[f32])) -> Result<()> {
         let folder = self.folder.clone();
         let failed = || Error::io("read a temporary file in", folder.clone());
         self.file.seek(SeekFrom::Start(0)).map_err(failed())?;
@@ -309,12 +319,21 @@ impl EdgeStore {
         while left > 0 {
             let block = &mut block[..left.min(BLOCK as u64) as usize];
             self.file.read_exact(bytemuck::cast_slice_mut(block)).map_err(failed())?;
-            block.par_iter_mut().for_each(|edge| *edge = edge.map(name));
+            rename(block);
             work(block, weights.as_mut().map_or(Ok(&[][..]), |weights| weights.next(block.len()))?);
             left -= block.len() as u64;
         }
         Ok(())
     }
+}
+
+/// Gives both ends of the edges of a block their new ids. What depends on how that is done is compiled once for each way,
+/// and the rest only once.
+type Rename<'a> = &'a (dyn Fn(&mut [[u32; 2]]) + Sync);
+
+/// Returns the function that gives ends their new ids by `name`.
+fn renaming(name: impl Fn(u32) -> u32 + Sync) -> impl Fn(&mut [[u32; 2]]) + Sync {
+    move |block| block.par_iter_mut().for_each(|edge| *edge = edge.map(&name))
 }
 
 /// An edge of a block, or its reverse.

@@ -13,7 +13,7 @@ use lapidary_arrays::Shared;
 use rayon::prelude::*;
 use tempfile::SpooledTempFile;
 
-use super::{BLOCK, BUFFER, EdgeStore, LONG, PARTS, SPOOL_BYTES};
+use super::{BLOCK, BUFFER, EdgeStore, LONG, PARTS, Rename, SPOOL_BYTES, renaming};
 use crate::dataset::error::{Error, Result};
 use crate::dataset::rows::{Keep, Seen};
 use crate::graph::{Graph, ranges_of_edges, rows_mut};
@@ -151,21 +151,31 @@ impl EdgeStore {
     /// # Cost
     /// As [`EdgeStore::finish`].
     pub(crate) fn finish_weighted(
+        self,
+        vertices: usize,
+        reverses: Reverses,
+        rules: (Keep, Option<Join>),
+        name: impl Fn(u32) -> u32 + Sync,
+    ) -> Result<Built> {
+        self.finish_weighted_renamed(vertices, reverses, rules, &renaming(name))
+    }
+
+    fn finish_weighted_renamed(
         mut self,
         vertices: usize,
         reverses: Reverses,
         (keep, join): (Keep, Option<Join>),
-        name: impl Fn(u32) -> u32 + Sync,
+        rename: Rename<'_>,
     ) -> Result<Built> {
         let reversed = reverses != Reverses::Without;
         let Some(weights) = &mut self.weights else {
-            let (graph, seen) = self.finish(vertices, reversed, keep, name)?;
+            let (graph, seen) = self.finish_renamed(vertices, reversed, keep, rename)?;
             return Ok(Built { graph, weights: None, seen });
         };
         assert_eq!(weights.count, self.count, "each edge has a weight");
         weights.flush()?;
         let edges = self.check_size(vertices, reversed)?;
-        let (mut indptr, self_loops) = self.offsets(vertices, reversed, keep.self_loops, &name)?;
+        let (mut indptr, self_loops) = self.offsets(vertices, reversed, keep.self_loops, rename)?;
         let mut seen = Seen { duplicates: 0, self_loops };
         let parts = if edges < LONG { 1 } else { PARTS };
         let (mut indices, mut weights) = (Vec::new(), Vec::new());
@@ -175,7 +185,7 @@ impl EdgeStore {
             let local: Vec<u64> = indptr[rows.start..=rows.end].iter().map(|from| from - offset).collect();
             offset = indptr[rows.end];
             let mut part = vec![Entry::default(); local[rows.len()] as usize];
-            self.scatter(rows.start, &local, &mut part, (reversed, keep.self_loops), &name, |weights, edge| {
+            self.scatter(rows.start, &local, &mut part, (reversed, keep.self_loops), rename, |weights, edge| {
                 let weight = if edge.is_reverse { sign * weights[edge.at] } else { weights[edge.at] };
                 Entry { source: edge.source, weight, is_reverse: edge.is_reverse }
             })?;
