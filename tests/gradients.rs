@@ -125,7 +125,7 @@ fn check_device(
     for (index, tensor) in lowered.tensors.iter().enumerate() {
         let slot = Slot(index as u32);
         device.alloc(slot, tensor.bytes).unwrap();
-        match (&tensor.contents, tensor.name.as_str()) {
+        match (&tensor.contents, &*tensor.name) {
             (Some(contents), _) => copy(slot, &supply.get(0, tensor.tile, contents)),
             (None, "clock") => copy(slot, &HostSlot::staged(&[1u64, 1]).unwrap()),
             (None, _) => {}

@@ -196,7 +196,7 @@ fn run_over(layout: Layout, program: &Program, data: &Inputs, ends: &[usize]) ->
     let loss = oracles.iter().zip(&lowered).map(|(o, l)| o.float(l.phases[0].output("loss"))[0]).sum();
     let updated = oracles.iter().zip(&lowered).map(|(oracle, lowered)| {
         let next = lowered.phases[0].steps.iter().flat_map(|step| &step.next);
-        next.map(|&(new, old)| (lowered.tensor(old).name.clone(), oracle.float(new).to_vec())).collect()
+        next.map(|&(new, old)| (lowered.tensor(old).name.to_string(), oracle.float(new).to_vec())).collect()
     });
     (loss, updated.collect())
 }

@@ -74,12 +74,12 @@ fn every_policy_has_a_line() {
 
 /// Returns a task graph as a file. Kinds are left out if they follow from the operations.
 fn file_of(graph: &TaskGraph) -> String {
-    let name = |t: &TensorId| graph.tensor(*t).name.clone();
+    let name = |t: &TensorId| graph.tensor(*t).name.to_string();
     let tensors: Vec<Value> = graph
         .tensors()
         .iter()
         .map(|t| {
-            let mut entry = json!({"name": t.name, "bytes": t.bytes});
+            let mut entry = json!({"name": &*t.name, "bytes": t.bytes});
             if t.kind == TensorKind::Fresh {
                 entry["kind"] = "fresh".into();
             }
@@ -95,7 +95,7 @@ fn file_of(graph: &TaskGraph) -> String {
         .map(|op| {
             let names = |ids: &[TensorId]| ids.iter().map(name).collect::<Vec<String>>();
             let next: serde_json::Map<String, Value> = op.next.iter().map(|(y, x)| (name(y), name(x).into())).collect();
-            json!({"name": op.name, "inputs": names(&op.inputs), "outputs": names(&op.outputs), "next": next})
+            json!({"name": &*op.name, "inputs": names(&op.inputs), "outputs": names(&op.outputs), "next": next})
         })
         .collect();
     json!({"tensors": tensors, "ops": ops}).to_string()
@@ -121,7 +121,7 @@ fn the_command_plans_as_the_library_does() {
             for (line, policy) in crate::common::pairs(&lines, &random::POLICIES) {
                 let request = random::request(*policy, Objective::Both, epoch.clone(), capacity);
                 let known = random::planned(&graph, &request);
-                let ops: Vec<&str> = known.steps.iter().map(|step| graph.op(step.op).name.as_str()).collect();
+                let ops: Vec<&str> = known.steps.iter().map(|step| &*graph.op(step.op).name).collect();
                 let steps: Vec<&str> =
                     line["steps"].as_array().unwrap().iter().map(|step| step["op"].as_str().unwrap()).collect();
                 assert_eq!(steps, ops);

@@ -142,7 +142,7 @@ fn exchanging(layers: u32, mut sizes: impl FnMut() -> u64) -> (TaskGraph, Vec<Ex
         tensors.push(tensor(format!("weight{layer}"), sizes(), TensorKind::Constant));
         tensors.push(tensor(format!("out{layer}"), sizes(), TensorKind::Local));
         let op = |name: &str, inputs: &[u32], outputs: &[u32]| Task {
-            name: format!("{name}{layer}"),
+            name: format!("{name}{layer}").into(),
             inputs: ids(inputs),
             outputs: ids(outputs),
             next: vec![],

@@ -49,7 +49,7 @@ impl Oracle {
                     Array::Float(host.to_vec::<half::bf16>().into_iter().map(f64::from).collect())
                 }
                 Some((_, host)) => Array::Float(host.to_vec::<f32>().into_iter().map(f64::from).collect()),
-                None if tensor.name == "clock" => Array::U64(vec![1, 1]),
+                None if &*tensor.name == "clock" => Array::U64(vec![1, 1]),
                 None if tensor.kind == Lifetime::State => Array::Float(vec![0.0; tensor.bytes as usize / 4]),
                 None => Array::Float(Vec::new()),
             };
