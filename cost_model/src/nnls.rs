@@ -5,9 +5,7 @@
 //! # Source
 //! Lawson & Hanson, "Solving least squares problems" (1974), chapter 23.
 
-use linfa::Dataset;
-use linfa::traits::Fit;
-use linfa_linear::LinearRegression;
+use linfa_linalg::qr::LeastSquaresQrInto;
 use ndarray::{Array1, Array2, ArrayView1, Axis};
 
 /// Returns the least-squares fit to some columns; the other values are 0. `None` if it cannot be computed.
@@ -16,9 +14,9 @@ fn least_squares(rows: &Array2<f64>, target: &Array1<f64>, columns: &[usize]) ->
     if columns.is_empty() {
         return Some(full);
     }
-    let data = Dataset::new(rows.select(Axis(1), columns), target.clone());
-    let fitted = LinearRegression::new().with_intercept(false).fit(&data).ok()?;
-    for (&column, &value) in columns.iter().zip(fitted.params()) {
+    let target = target.clone().insert_axis(Axis(1));
+    let fitted = rows.select(Axis(1), columns).least_squares_into(target).ok()?;
+    for (&column, &value) in columns.iter().zip(&fitted) {
         full[column] = value;
     }
     full.iter().all(|value| value.is_finite()).then_some(full)

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use tracing::Level;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -12,12 +12,13 @@ const LEVEL: &str = "LAPIDARY_LOG";
 
 /// Logs to standard error from now on: warnings, or what the variable asks for.
 pub(super) fn to_stderr() {
-    let asked = std::env::var(LEVEL).ok().filter(|asked| !asked.is_empty());
-    let levels = asked.as_deref().map(|asked| asked.parse::<Targets>().map_err(|error| (asked, error)));
-    let (levels, wrong) = match levels {
-        Some(Ok(levels)) => (levels, None),
-        Some(Err(wrong)) => (Targets::new().with_default(Level::WARN), Some(wrong)),
-        None => (Targets::new().with_default(Level::WARN), None),
+    let asked = std::env::var(LEVEL).unwrap_or_default();
+    let asked = asked.trim();
+    let warnings = Targets::new().with_default(Level::WARN);
+    let (levels, is_wrong) = match levels(asked) {
+        _ if asked.is_empty() => (warnings, false),
+        Some(levels) => (levels, false),
+        None => (warnings, true),
     };
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
@@ -25,7 +26,33 @@ pub(super) fn to_stderr() {
         .without_time()
         .with_target(false);
     tracing_subscriber::registry().with(lines).with(levels).init();
-    if let Some((asked, error)) = wrong {
-        tracing::warn!("{LEVEL}={asked} is not a level: {error}. Expected off, error, warn, info, debug or trace");
+    if is_wrong {
+        tracing::warn!("{LEVEL}={asked} is not a level; expected off, error, warn, info, debug or trace");
+    }
+}
+
+/// Reads a level, or levels of modules.
+fn levels(asked: &str) -> Option<Targets> {
+    match asked.parse::<LevelFilter>() {
+        Ok(level) => Some(Targets::new().with_default(level)),
+        // A word alone would be the name of a module.
+        Err(_) if asked.contains('=') => asked.parse().ok(),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_read_and_other_words_are_not() {
+        let is_on = |asked: &str, level| levels(asked).map(|levels| levels.would_enable("lapidary::plan", &level));
+        assert_eq!(is_on("debug", Level::DEBUG), Some(true));
+        assert_eq!(is_on("WARN", Level::INFO), Some(false));
+        assert_eq!(is_on("off", Level::ERROR), Some(false));
+        assert_eq!(is_on("warn,lapidary::plan=debug", Level::DEBUG), Some(true));
+        assert_eq!(is_on("loud", Level::ERROR), None);
+        assert_eq!(is_on("lapidary=loud", Level::ERROR), None);
     }
 }

@@ -59,8 +59,10 @@ impl Cuts {
     fn forget(&mut self) {
         let mut steps: usize = self.kept.values().map(|kept| kept.laid_out.steps()).sum();
         while steps > MOST_KEPT_STEPS && self.kept.len() > 1 {
+            // The last one will be planned next.
+            let others = self.kept.iter().filter(|(_, kept)| kept.last_use < self.uses);
             let rank = |kept: &Kept| (kept.laid_out.is_planned(), kept.last_use);
-            let oldest = self.kept.iter().min_by_key(|(_, kept)| rank(kept)).map(|(key, _)| *key);
+            let oldest = others.min_by_key(|(_, kept)| rank(kept)).map(|(key, _)| *key);
             let Some(kept) = oldest.and_then(|key| self.kept.remove(&key)) else { break };
             steps -= kept.laid_out.steps();
         }

@@ -35,7 +35,6 @@ impl<E: Element, W: Weights, const TILED: bool> WithSimd for Rows<'_, E, W, TILE
     fn with_simd<S: Simd>(self, simd: S) -> Result<()> {
         let (sources, columns) = (self.pass.sources, self.pass.columns.len());
         // Rows can have few edges, so everything that is the same for all rows is decided before the loop.
-        let whole = !TILED && columns == sources.d;
         let cells = sources.own;
         let parts = (columns / S::F32_LANES, columns % S::F32_LANES);
         // Processors without vectors are rare, so little is compiled for them.
@@ -46,22 +45,29 @@ impl<E: Element, W: Weights, const TILED: bool> WithSimd for Rows<'_, E, W, TILE
                 _ => self.each_row(simd, Tiles),
             };
         }
-        if let Some(cells) = E::as_f32(cells).filter(|_| whole) {
-            let vectors = S::as_simd_f32s(cells).0;
+        if const { !TILED } && columns == sources.d {
+            if const { !E::ROUNDS }
+                && let Some(cells) = E::as_f32(cells)
+            {
+                let vectors = S::as_simd_f32s(cells).0;
+                match parts {
+                    (1, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 1>::new(sources, vectors))),
+                    (2, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 2>::new(sources, vectors))),
+                    (3, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 3>::new(sources, vectors))),
+                    (4, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 4>::new(sources, vectors))),
+                    (8, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 8>::new(sources, vectors))),
+                    _ => {}
+                }
+            }
             match parts {
-                (1, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 1>::new(sources, vectors))),
-                (2, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 2>::new(sources, vectors))),
-                (3, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 3>::new(sources, vectors))),
-                (4, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 4>::new(sources, vectors))),
-                (8, 0) => return self.each_row(simd, WholeVectors(Whole::<_, 8>::new(sources, vectors))),
+                (0, 1) => return self.each_row(simd, Whole::<E, 1>::new(sources, cells)),
+                (0, 2) => return self.each_row(simd, Whole::<E, 2>::new(sources, cells)),
+                (0, 3) => return self.each_row(simd, Whole::<E, 3>::new(sources, cells)),
+                (0, 4) => return self.each_row(simd, Whole::<E, 4>::new(sources, cells)),
                 _ => {}
             }
         }
         match parts {
-            (0, 1) if whole => self.each_row(simd, Whole::<E, 1>::new(sources, cells)),
-            (0, 2) if whole => self.each_row(simd, Whole::<E, 2>::new(sources, cells)),
-            (0, 3) if whole => self.each_row(simd, Whole::<E, 3>::new(sources, cells)),
-            (0, 4) if whole => self.each_row(simd, Whole::<E, 4>::new(sources, cells)),
             (0, 1) => self.each_row(simd, Few::<1>),
             (0, 2) => self.each_row(simd, Few::<2>),
             (0, 3) => self.each_row(simd, Few::<3>),
