@@ -13,25 +13,24 @@ const LEVEL: &str = "LAPIDARY_LOG";
 /// Logs to standard error from now on: warnings, or what the variable asks for.
 pub(super) fn to_stderr() {
     let asked = std::env::var(LEVEL).unwrap_or_default();
-    let asked = asked.trim();
-    let warnings = Targets::new().with_default(Level::WARN);
-    let (levels, is_wrong) = match levels(asked) {
-        _ if asked.is_empty() => (warnings, false),
-        Some(levels) => (levels, false),
-        None => (warnings, true),
-    };
+    let levels = if asked.is_empty() { Some(warnings()) } else { levels(&asked) };
+    let is_wrong = levels.is_none();
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .with_target(false);
-    tracing_subscriber::registry().with(lines).with(levels).init();
+    tracing_subscriber::registry().with(lines).with(levels.unwrap_or_else(warnings)).init();
     if is_wrong {
         tracing::warn!("{LEVEL}={asked} is not a level; expected off, error, warn, info, debug or trace");
     }
 }
 
-/// Reads a level, or levels of modules.
+fn warnings() -> Targets {
+    Targets::new().with_default(Level::WARN)
+}
+
+/// Reads a level, or levels of modules. `None` if it is neither.
 fn levels(asked: &str) -> Option<Targets> {
     match asked.parse::<LevelFilter>() {
         Ok(level) => Some(Targets::new().with_default(level)),

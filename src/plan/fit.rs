@@ -212,7 +212,7 @@ pub(super) fn needs(devices: &[Lowered], budgets: &[DeviceBudget]) -> Vec<u64> {
 
 /// Checks that each device has the bytes that it needs. The error is that of the device that lacks most.
 pub(super) fn needs_fit(needs: &[u64], budgets: &[DeviceBudget]) -> Result<()> {
-    let lacking = needs.iter().zip(budgets).filter(|(need, budget)| **need > budget.capacity_bytes && !budget.in_place);
+    let lacking = needs.iter().zip(budgets).filter(|(need, budget)| **need > budget.capacity_bytes);
     let lacking = lacking.map(|(&need, budget)| does_not_fit(budget, need));
     lacking.max_by(|a, b| excess(a).total_cmp(&excess(b))).map_or(Ok(()), Err)
 }

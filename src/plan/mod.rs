@@ -270,7 +270,9 @@ fn tasks_of<L: Borrow<Lowered> + Sync>(
         };
         Ok((steps.into(), tasks))
     };
-    lowered.par_iter().zip(carried).enumerate().map(device).collect()
+    let devices: Vec<_> = lowered.par_iter().zip(carried).enumerate().map(device).collect();
+    // Of several errors, that of the first device.
+    devices.into_iter().collect()
 }
 
 fn plan_tasks<L: Borrow<Lowered> + Sync>(
@@ -292,7 +294,7 @@ fn plan_tasks<L: Borrow<Lowered> + Sync>(
     let mut by_pressure: Vec<usize> = (0..devices.len()).filter(|&i| devices[i].1.is_some()).collect();
     by_pressure.sort_by(|&a, &b| pressure(b).total_cmp(&pressure(a)));
     // Equal devices get equal plans.
-    let twin_of = |i: usize| by_pressure.iter().copied().find(|&j| is_twin(i, j)).unwrap_or(i);
+    let twin_of = |i: usize| by_pressure.iter().copied().find(|&j| j == i || is_twin(i, j)).unwrap_or(i);
     let twins: BTreeMap<usize, usize> = by_pressure.iter().map(|&i| (i, twin_of(i))).collect();
     let distinct: Vec<usize> = by_pressure.into_iter().filter(|i| twins[i] == *i).collect();
     let make = |i: usize, order: Option<Vec<TaskId>>| {

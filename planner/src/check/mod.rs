@@ -186,8 +186,8 @@ impl<'a> Replay<'a> {
     }
 
     fn wrong(&self, action: &'static str, t: TensorId, why: &'static str) -> Result<(), CheckError> {
-        let tensor = self.graph.tensor(t).name.clone();
-        Err(CheckError::Tensor { place: self.place.clone(), action, tensor: tensor.to_string(), why })
+        let tensor = self.graph.tensor(t).name.to_string();
+        Err(CheckError::Tensor { place: self.place.clone(), action, tensor, why })
     }
 
     fn known(&self, t: TensorId) -> Result<usize, CheckError> {
