@@ -128,8 +128,8 @@ fn the_page_of_a_run_has_its_epochs() {
     assert!(line.ends_with(&test[1]), "{test:?}, {shown}");
     // The loss, the score, the kernels and the parts.
     assert_eq!(page.matches("<svg").count(), 4);
-    let gather = rows.iter().find(|row| row.len() == 5 && row[0] == "gather").unwrap();
-    let line = shown.lines().find(|line| line.starts_with("gather ")).unwrap();
+    let gather = rows.iter().find(|row| row.len() == 5 && row[0] == "gather with halo").unwrap();
+    let line = shown.lines().find(|line| line.starts_with("gather with halo ")).unwrap();
     assert_eq!(line.split_whitespace().collect::<Vec<_>>().join(" "), gather.join(" "));
     assert!(page.contains("part 0") && page.contains("part 1"));
     let copied = rows.iter().find(|row| row.first().is_some_and(|cell| cell == "to devices")).unwrap();

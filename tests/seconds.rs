@@ -33,12 +33,12 @@ fn a_plan_says_its_range_and_the_evaluation() {
 #[test]
 fn a_training_lists_the_times_of_its_kernels() {
     let cache = tempfile::tempdir().unwrap();
-    for devices in ["cpu", "sim:1", "cpu:2"] {
+    for (devices, of_devices) in [("cpu", "gather"), ("sim:1", "gather"), ("cpu:2", "gather with halo")] {
         let args = ["train", "--data", "builtin:planted", "--devices", devices, "--epochs", "6", "--explain", "--json"];
         let all = lines(cache.path(), &args);
         let kernels = all.iter().find(|line| line["event"] == "kernels").expect("there is a line of kernels");
         let kernels = kernels["kernels"].as_array().unwrap();
-        let gather = kernels.iter().find(|kernel| kernel["kernel"] == "gather").expect("a GCN gathers");
+        let gather = kernels.iter().find(|kernel| kernel["kernel"] == of_devices).expect("a GCN gathers");
         assert!(
             gather["measured_seconds"].as_f64().unwrap() > 0.0 && gather["calls"].as_u64().unwrap() > 2,
             "{gather}"

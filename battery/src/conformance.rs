@@ -357,7 +357,16 @@ pub(crate) fn edge_values() {
             let (block, values, clock) = (rig.block(&graph), rig.put(&values), rig.put(&[4u64, 1]));
             rig.run(out, &drop_edges(key, block, values, clock, out.slot))
         });
-        let want = reference::sparse_dropout(graph.view(), &wide(&values), key, 4);
+        let want = reference::sparse_dropout((graph.view(), false), &wide(&values), key, 4);
+        assert_close(&what, &got, &want, &absolute(&want), 1);
+
+        let what = format!("sparse_dropout of a transposed block, {}", graph.name);
+        let got = on_any_threads(&what, |rig| {
+            let out = rig.out(graph.edges(), 1);
+            let (block, values, clock) = (rig.block(&graph), rig.put(&values), rig.put(&[4u64, 1]));
+            rig.run(out, &drop_edges_back(key, block, values, clock, out.slot))
+        });
+        let want = reference::sparse_dropout((graph.view(), true), &wide(&values), key, 4);
         assert_close(&what, &got, &want, &absolute(&want), 1);
     }
 }

@@ -71,6 +71,15 @@ pub(crate) fn a_sparse_matrix_drops_the_cells_that_the_dense_one_does() {
             assert_eq!(sparse[edge], want, "row {v}, edge {edge}");
         }
     }
+    let (back, permutation) = graph.transpose();
+    let moved: Vec<f32> = permutation.iter().map(|&edge| values[edge as usize]).collect();
+    let got = on_any_threads("sparse_dropout of the transposed block", |rig| {
+        let out = rig.out(back.edges(), 1);
+        let (block, values, clock) = (rig.block(&back), rig.put(&moved), rig.put(&[2u64, 1]));
+        rig.run(out, &drop_edges_back(key, block, values, clock, out.slot))
+    });
+    let want: Vec<f32> = permutation.iter().map(|&edge| sparse[edge as usize]).collect();
+    assert!(same_bits(&got, &want), "the transposed block has other values");
 }
 
 /// Returns which cells of a `rows x cols` matrix are kept, as 0 or 1.

@@ -31,7 +31,7 @@ const FIRST_SPREAD: f64 = 0.4;
 const FIRST_WEIGHT: f64 = 4.0;
 
 /// The format of a file.
-const FORMAT: &str = "lapidary kernel times 1";
+const FORMAT: &str = "lapidary kernel times 2";
 
 /// A predicted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,8 +97,9 @@ impl KernelTimes {
     /// Adds a call that took `seconds`: one of the suite, or one of a run. Predictions change with the next
     /// [`KernelTimes::refit`].
     ///
-    /// Of the same work, the lower quartile of the last nine measurements counts, because disturbances only slow a call. A
-    /// kernel keeps 512 kinds of work, of the suite and of runs each.
+    /// Of the same work, the mean of the last nine measurements counts, without those above twice their median, which something
+    /// has disturbed. They may be of different calls, whose caches and contents differ. A kernel keeps 512 kinds of work, of
+    /// the suite and of runs each.
     ///
     /// # Errors
     /// [`SampleError`] if the seconds are not finite or not above 0; nothing is then changed.
@@ -124,12 +125,8 @@ impl KernelTimes {
     /// About a dozen least-squares problems per kernel, each O(samples).
     pub fn refit(&mut self) {
         for kernel in self.kernels.values_mut() {
-            let samples: Vec<(KernelWork, f64)> = kernel
-                .suite
-                .iter()
-                .chain(&kernel.runs)
-                .map(|sample| (sample.features, sample.undisturbed_s()))
-                .collect();
+            let samples: Vec<(KernelWork, f64)> =
+                kernel.suite.iter().chain(&kernel.runs).map(|sample| (sample.features, sample.typical_s())).collect();
             kernel.weights = fit(&samples, &self.prior);
             let log = |(work, seconds): &(KernelWork, f64)| (work.seconds(&kernel.weights) / seconds).ln();
             let squares: f64 = samples.iter().map(log).filter(|log| log.is_finite()).map(|log| log * log).sum();
@@ -302,7 +299,7 @@ mod tests {
         let json = times.to_json();
         assert_eq!(KernelTimes::from_json(&json, &profile()).expect("it was written"), times);
         for broken in
-            [&json[..json.len() / 2], "{}", &json.replace("times 1", "times 0"), &json.replace("[1.0,", "[-1.0,")]
+            [&json[..json.len() / 2], "{}", &json.replace("times 2", "times 1"), &json.replace("[1.0,", "[-1.0,")]
         {
             KernelTimes::from_json(broken, &profile()).expect_err("it is broken");
         }

@@ -30,6 +30,15 @@ impl<F> Sample<F> {
         sorted[(sorted.len() - 1) / 4]
     }
 
+    /// Returns the mean of the measurements. Those above twice their median do not count: something has disturbed them.
+    pub(crate) fn typical_s(&self) -> f64 {
+        let mut sorted: Vec<f64> = self.seconds.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        let most = 2.0 * sorted[(sorted.len() - 1) / 2];
+        sorted.retain(|&seconds| seconds <= most);
+        sorted.iter().sum::<f64>() / sorted.len() as f64
+    }
+
     /// Whether it could have been created by [`add`].
     pub(crate) fn is_valid(&self) -> bool {
         (1..=RECENT).contains(&self.seconds.len()) && self.seconds.iter().all(|&seconds| can_be_measured(seconds))
@@ -66,6 +75,14 @@ mod tests {
             add(&mut samples, &[1; 8], seconds);
         }
         assert_eq!((samples.len(), samples[0].undisturbed_s()), (1, 2.0));
+        assert!((samples[0].typical_s() - 1.5).abs() < 1e-6, "{}", samples[0].typical_s());
+    }
+
+    #[test]
+    fn different_calls_of_the_same_work_count_alike() {
+        let mut samples = Vec::new();
+        [1.0, 1.5, 2.0].into_iter().for_each(|seconds| add(&mut samples, &[1; 8], seconds));
+        assert_eq!((samples[0].typical_s(), samples[0].undisturbed_s()), (1.5, 1.0));
     }
 
     #[test]

@@ -43,12 +43,29 @@ pub struct RowKey {
     second: u32,
 }
 
+/// The hash that all cells of one dropout in one epoch share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallKey(u64);
+
+/// Returns the key of dropout `op` in `epoch`.
+#[inline(always)]
+pub(crate) fn call_key(seed: u64, epoch: u64, op: u32) -> CallKey {
+    CallKey(mix64(run_key(seed) ^ mix64(epoch.wrapping_mul(STEP) ^ u64::from(op).rotate_left(40))))
+}
+
+impl CallKey {
+    /// Returns the key of global row `vertex`.
+    #[inline(always)]
+    pub(crate) fn row(self, vertex: u64) -> RowKey {
+        let row = mix64(self.0 ^ vertex.wrapping_mul(STEP));
+        RowKey { first: row as u32, second: (row >> 32) as u32 }
+    }
+}
+
 /// Returns the key of global row `vertex` for dropout `op` in `epoch`.
 #[inline(always)]
 pub fn row_key(seed: u64, epoch: u64, op: u32, vertex: u64) -> RowKey {
-    let call = mix64(run_key(seed) ^ mix64(epoch.wrapping_mul(STEP) ^ u64::from(op).rotate_left(40)));
-    let row = mix64(call ^ vertex.wrapping_mul(STEP));
-    RowKey { first: row as u32, second: (row >> 32) as u32 }
+    call_key(seed, epoch, op).row(vertex)
 }
 
 /// Returns 32 uniform bits for one cell of a row.

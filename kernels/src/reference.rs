@@ -200,12 +200,19 @@ pub fn dropout(x: &Dense, key: DropoutKey, epoch: u64) -> Dense {
     Dense::from_fn(x.rows, x.cols, |r, c| drop_cell(key, epoch, r, key.first_column + c as u32, x.at(r, c)))
 }
 
-/// Applies [`dropout`] to the values of a sparse matrix in CSR.
-pub fn sparse_dropout(block: BlockView<'_>, values: &[f64], key: DropoutKey, epoch: u64) -> Vec<f64> {
+/// Applies [`dropout`] to the values of a sparse matrix in CSR, or of its transpose.
+pub fn sparse_dropout(
+    (block, is_transposed): (BlockView<'_>, bool),
+    values: &[f64],
+    key: DropoutKey,
+    epoch: u64,
+) -> Vec<f64> {
     let mut out = vec![0.0; values.len()];
     for v in 0..block.rows() {
         for edge in block.edges(v) {
-            out[edge] = drop_cell(key, epoch, v, block.indices[edge], values[edge]);
+            let source = block.indices[edge];
+            let (row, column) = if is_transposed { (source as usize, v as u32) } else { (v, source) };
+            out[edge] = drop_cell(key, epoch, row, column, values[edge]);
         }
     }
     out

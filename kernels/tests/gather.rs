@@ -120,7 +120,7 @@ fn bad_rows_of_a_sparse_dropout_are_errors_and_no_panics() {
         indptr[place] = bad;
         let block = BlockView { indptr: &indptr, indices: &columns, own_sources: 1, halo_sources: 0 };
         let mut out = vec![0.0; 80_000];
-        let objection = cpu::sparse_dropout(block, &values, key, 0, &mut out).unwrap_err();
+        let objection = cpu::sparse_dropout((block, false), &values, key, 0, &mut out).unwrap_err();
         assert!(names_the_offset(&objection, place == 40_000), "indptr[{place}] = {bad}: {objection}");
     }
 }

@@ -4,6 +4,8 @@
 //! neighbours, with dense and with sparse features, on whole matrices, on tiles and in windows. So the times of all other
 //! calls lie between those that were measured.
 
+use std::collections::BTreeSet;
+
 use bytesize::ByteSize;
 use lapidary_cost_model::KernelTimes;
 use lapidary_kernels::StorageType;
@@ -41,9 +43,11 @@ enum Special {
     Memory(u64),
     Bf16,
     LayerNorm,
+    /// It has two parts.
+    Parts,
 }
 
-use Special::{Bf16, LayerNorm, Memory};
+use Special::{Bf16, LayerNorm, Memory, Parts};
 
 const SHAPES: [Shape; 7] = [
     Shape {
@@ -52,7 +56,7 @@ const SHAPES: [Shape; 7] = [
         features: (600, Some(20)),
         classes: 7,
         trainings: &ALL,
-        special: &[("gcn", 64, Memory(40)), ("gin", 64, LayerNorm)],
+        special: &[("gcn", 64, Memory(40)), ("gin", 64, LayerNorm), ("sage", 32, Parts)],
     },
     Shape {
         vertices: 1 << 12,
@@ -75,6 +79,9 @@ const SHAPES: [Shape; 7] = [
             ("gcn", 64, Bf16),
             ("gin", 128, Bf16),
             ("sage", 64, LayerNorm),
+            ("gcn", 16, Parts),
+            ("gin", 128, Parts),
+            ("gat", 16, Parts),
         ],
     },
     Shape {
@@ -83,7 +90,7 @@ const SHAPES: [Shape; 7] = [
         features: (2000, Some(60)),
         classes: 12,
         trainings: &MOST,
-        special: &[("gcn", 128, Memory(25)), ("sage", 64, Bf16)],
+        special: &[("gcn", 128, Memory(25)), ("sage", 64, Bf16), ("gcn", 64, Parts)],
     },
     Shape {
         vertices: 1 << 15,
@@ -97,6 +104,8 @@ const SHAPES: [Shape; 7] = [
             ("sage", 16, Memory(25)),
             ("sage", 128, Bf16),
             ("resgcn", 128, LayerNorm),
+            ("sage", 16, Parts),
+            ("gcn", 256, Parts),
         ],
     },
     Shape {
@@ -105,7 +114,7 @@ const SHAPES: [Shape; 7] = [
         features: (96, None),
         classes: 40,
         trainings: &[("gcn", 16), ("gcn", 256), ("sage", 128), ("gin", 64), ("gat", 16)],
-        special: &[("gcn", 128, Memory(25)), ("gin", 32, Memory(25)), ("gcn", 128, Bf16)],
+        special: &[("gcn", 128, Memory(25)), ("gin", 32, Memory(25)), ("gcn", 128, Bf16), ("gcn", 64, Parts)],
     },
     Shape {
         vertices: 1 << 15,
@@ -144,6 +153,15 @@ const MOST: [(&str, usize); 8] = [
     ("gat", 16),
 ];
 
+/// Draws so many different columns, in ascending order. Low ones are more frequent, as words are in texts.
+fn words(rng: &mut impl Rng, width: usize, cells: usize) -> BTreeSet<u32> {
+    let mut drawn = BTreeSet::new();
+    while drawn.len() < cells {
+        drawn.insert((width as f64 * rng.random::<f64>().powi(2)) as u32);
+    }
+    drawn
+}
+
 impl Shape {
     fn dataset(&self, seed: u64) -> Result<Dataset> {
         let n = self.vertices;
@@ -161,9 +179,8 @@ impl Shape {
         let arrays = match self.features {
             (width, None) => arrays.features(Array2::from_shape_simple_fn((n, width), || rng.random_range(-1.0..1.0))),
             (width, Some(cells)) => {
-                let column = |row: usize, cell: usize| (cell * width / cells + row % (width / cells)) as u32;
                 let indptr: Vec<u64> = (0..=n as u64).map(|row| row * cells as u64).collect();
-                let indices: Vec<u32> = (0..n).flat_map(|row| (0..cells).map(move |cell| column(row, cell))).collect();
+                let indices: Vec<u32> = (0..n).flat_map(|_| words(&mut rng, width, cells)).collect();
                 let values = vec![1.0f32; n * cells];
                 arrays.sparse_features(indptr, indices, values, width)
             }
@@ -191,6 +208,7 @@ impl Shape {
                 let memory = ByteSize::b(whole[0] * percent / 100);
                 builder.devices(Devices::sim(1)).device_memory(memory).build()
             }
+            Some(Parts) => builder.devices(Devices::cpus(2)).build(),
             None | Some(LayerNorm) => builder.build(),
         }
     }

@@ -7,7 +7,7 @@ use lapidary_kernels::{Call, Price, Slot};
 
 use super::on_gpu;
 use super::timeline::Timeline;
-use super::work::{Locality, between_work, copy_work, kernel_work};
+use super::work::{HALO, Locality, between_work, copy_work, kernel_work};
 use super::{Planned, PlannedDevice, Script};
 use crate::lower::Lowered;
 use crate::profile::Nominal;
@@ -55,17 +55,21 @@ impl Rates {
 
     /// Returns the predicted time of a kernel call, and the name of its kernel; an empty name if no kernel was measured.
     pub(crate) fn call(&self, lowered: &Lowered, call: &Call) -> (String, Estimate) {
-        let by_profile = |cached_bytes, gather_s| Estimate {
-            seconds: call_seconds(&self.profile, lowered, call, cached_bytes, gather_s),
+        let by_profile = |cached_share, gather_s| Estimate {
+            seconds: call_seconds(&self.profile, lowered, call, cached_share, gather_s),
             spread: UNMEASURED,
         };
         let Some((times, locality)) = &self.measured else {
             return (String::new(), self.shared(by_profile(0.0, None)));
         };
         let (name, work) = kernel_work(lowered, call, locality);
-        let cached_bytes = || work.get(Quantity::GatheredBytes) - work.get(Quantity::PastLastCache);
+        let cached_share = || match work.get(Quantity::GatheredBytes) {
+            0.0 => 0.0,
+            gathered => 1.0 - work.get(Quantity::PastLastCache) / gathered,
+        };
         let gather_s = || on_gpu::gather_s(&self.profile, lowered, call, locality);
-        let estimate = times.predict(&name, &work).unwrap_or_else(|| by_profile(cached_bytes(), gather_s()));
+        let measured = times.predict(&name, &work).or_else(|| times.predict(&name.replace(HALO, ""), &work));
+        let estimate = measured.unwrap_or_else(|| by_profile(cached_share(), gather_s()));
         (name, self.shared(estimate))
     }
 
@@ -110,9 +114,9 @@ impl Rates {
     }
 }
 
-/// Returns the seconds of one kernel call that a profile predicts, if a gather finds so many bytes in the last cache.
+/// Returns the seconds of one kernel call that a profile predicts, if a gather finds this share of its rows in the last cache.
 /// `gather_s` are the seconds of the gather itself, if they are known better.
-fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call, cached_bytes: f64, gather_s: Option<f64>) -> f64 {
+fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call, cached_share: f64, gather_s: Option<f64>) -> f64 {
     let size = |size: usize| size as u64;
     let bytes = |slots: &mut dyn Iterator<Item = Slot>| slots.map(|slot| lowered.tensor(slot).bytes).sum::<u64>();
     let steps = &call.inputs[call.head_inputs().len()..];
@@ -124,7 +128,7 @@ fn call_seconds(profile: &Profile, lowered: &Lowered, call: &Call, cached_bytes:
             let sum = profile.elementwise_s(bytes(&mut call.sum.iter().map(|mat| mat.slot))) - profile.elementwise_s(0);
             let gather_s = profile.gather_s(size(block.rows), edges, size(row_bytes.div_ceil(4)));
             let saved_s = 1.0 / profile.gather_bytes_per_s - 1.0 / profile.cached_gather_bytes_per_s;
-            gather_s + sum - cached_bytes * saved_s.max(0.0)
+            gather_s + sum - cached_share * edges as f64 * row_bytes as f64 * saved_s.max(0.0)
         }
         (Price::Product { rows, k, m }, _) => profile.linear_s(size(rows), size(k), size(m)),
         (Price::Rows { .. }, _) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lapidary_cost_model::{KernelWork, Profile, Quantity};
-use lapidary_kernels::op::Op;
+use lapidary_kernels::op::{EdgeOp, Op};
 use lapidary_kernels::{Call, DType, Price, RowStep, Slot, cpu};
 
 use super::Script;
@@ -102,7 +102,8 @@ impl Locality {
         let mut work = KernelWork::call();
         let source_bytes = (sources * row_bytes) as f64;
         let miss = |cache: f64, of: f64| if of > 0.0 { reuse.misses((cache / of).min(1.0)) } else { 0.0 };
-        let gathered = edges as f64 * row_bytes as f64;
+        let of_row = if self.in_passes { lines_of_row(row_bytes) * LINE } else { row_bytes as f64 };
+        let gathered = edges as f64 * of_row;
         let [mut near, mut last] = [self.near_bytes, self.last_bytes].map(|cache| miss(cache, source_bytes));
         let width = row_bytes.div_ceil(4);
         let sizes = [rows, edges, sources];
@@ -142,6 +143,25 @@ impl Locality {
     }
 }
 
+/// Bytes of a cache line.
+const LINE: f64 = 64.0;
+
+/// Most bytes of a row that a processor reads number by number; of a longer one it reads vectors as long as a line.
+const FEW: usize = 16;
+
+/// Returns the number of cache lines that a processor reads for a source row, on average. Rows that are no multiple of a line
+/// begin anywhere in one, so most of them end in a line more.
+fn lines_of_row(row_bytes: usize) -> f64 {
+    match row_bytes as f64 / LINE {
+        lines if lines.fract() == 0.0 => lines,
+        lines if row_bytes <= FEW => 1.0 + lines,
+        lines => lines.max(1.0) + 1.0,
+    }
+}
+
+/// Ends the name of a gather that also reads rows of other parts.
+pub(super) const HALO: &str = " with halo";
+
 /// Returns the name under which a call's time is learned, and its work.
 pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -> (String, KernelWork) {
     let bytes =
@@ -158,6 +178,9 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
             let sources = if call.first_source.is_some() { of_window } else { block.own_sources + block.halo_sources };
             if call.first_source.is_some() {
                 name += " in windows";
+            }
+            if call.halo.is_some() {
+                name += HALO;
             }
             streamed = (all_bytes - (sources * row_bytes) as f64).max(0.0);
             let reuse = locality.reuse(lowered, block.indptr);
@@ -176,6 +199,9 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
     let is_dropout = |step: &RowStep| matches!(step, RowStep::Dropout { .. });
     if call.op.steps().iter().any(is_dropout) || matches!(call.op.head(), Op::Row(step) if is_dropout(step)) {
         work = work.with(Quantity::DrawnCells, call.out().numbers() as f64);
+    }
+    if matches!(call.op.head(), Op::Edge(EdgeOp::Dropout { block, .. }) if block.is_transposed()) {
+        name += " by source";
     }
     if call.stored() == DType::Bf16 {
         name += " bf16";

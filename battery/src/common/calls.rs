@@ -39,7 +39,16 @@ pub fn drop_cells(key: DropoutKey, x: Mat, clock: Slot, out: Mat) -> Call {
 }
 
 pub fn drop_edges(key: DropoutKey, block: BlockSlots, values: Slot, clock: Slot, out: Slot) -> Call {
-    let op = EdgeOp::Dropout { block: GRAPH, rate: key.rate, salt: key.op };
+    drop_edges_of(GRAPH, key, block, [values, clock, out])
+}
+
+/// Returns the dropout of the values of a transposed block: its sources are the rows of the matrix.
+pub fn drop_edges_back(key: DropoutKey, block: BlockSlots, values: Slot, clock: Slot, out: Slot) -> Call {
+    drop_edges_of(GRAPH.transpose(), key, block, [values, clock, out])
+}
+
+fn drop_edges_of(spec: BlockSpec, key: DropoutKey, block: BlockSlots, [values, clock, out]: [Slot; 3]) -> Call {
+    let op = EdgeOp::Dropout { block: spec, rate: key.rate, salt: key.op };
     Call::over(op, keyed(key), Some(block), [values, clock], [out])
 }
 

@@ -16,10 +16,11 @@ pub(super) fn launch(slots: &Open<'_>, op: EdgeOp, call: &Call) -> Result<()> {
             let permutation = slots.numbers(call.inputs[1])?;
             permute_edges(values.view(), permutation.view(), slots.numbers_mut(call.out())?.view())
         }
-        EdgeOp::Dropout { rate, salt, .. } => {
+        EdgeOp::Dropout { block: spec, rate, salt } => {
             let [epoch, _] = slots.clock(call.inputs[1])?;
             let (block, key) = (slots.block_of(call)?, call.dropout_key(rate, salt, 0));
-            sparse_dropout(block.view(), values.view(), key, epoch, slots.numbers_mut(call.out())?.view())
+            let block = (block.view(), spec.is_transposed());
+            sparse_dropout(block, values.view(), key, epoch, slots.numbers_mut(call.out())?.view())
         }
     }
 }

@@ -56,6 +56,8 @@ pub(super) struct Sources<'a, E> {
 /// Consecutive sources in several matrices.
 pub(super) struct Tiles<'a, E> {
     tiles: Vec<Tile<'a, E>>,
+    /// The matrices, if there are two.
+    pair: Option<[Tile<'a, E>; 2]>,
     /// For each range of `1 << shift` sources, the matrix of the first of them.
     at: Vec<Tile<'a, E>>,
     shift: u32,
@@ -73,8 +75,9 @@ struct Tile<'a, E> {
     end: usize,
 }
 
-/// Finds the sources of a row. In a row they ascend, so most are in the same matrix as the one before. `TILED` says whether
-/// there are several matrices.
+/// Finds the sources of a row. `TILED` says whether there are several matrices. If there are more than two, the sources of a
+/// row ascend, so most are in the same matrix as the one before. Of two, either may be next, as with a halo, so no branch
+/// depends on which it is: a processor would guess wrong half of the time.
 pub(super) struct Cursor<'a, E, const TILED: bool> {
     sources: Sources<'a, E>,
     cells: &'a [E],
@@ -101,6 +104,10 @@ impl<'a, E: Element, const TILED: bool> Cursor<'a, E, TILED> {
         let d = self.sources.d;
         if !TILED {
             return Some((self.cells, u as usize * d + offset));
+        }
+        if let Some(pair) = &self.sources.tiles?.pair {
+            let tile = &pair[usize::from(u as usize >= pair[1].first)];
+            return Some((tile.cells, (u as usize).wrapping_sub(tile.first) * d + offset));
         }
         if (u as usize).wrapping_sub(self.first) >= self.rows {
             let tile = self.sources.tiles?.find(u as usize)?;
@@ -142,7 +149,8 @@ impl<'a, E: Element> Tiles<'a, E> {
         let at = (0..=all >> shift).map_while(tile_of).collect();
         let cells = tiles.iter().map(|tile| tile.len()).sum();
         let straddle = tiles.iter().any(|tile| straddles(tile, d));
-        Self { tiles: placed, at, shift, cells, straddle }
+        let pair = placed[..].try_into().ok();
+        Self { tiles: placed, pair, at, shift, cells, straddle }
     }
 
     /// Returns the matrix of the source at `place`.

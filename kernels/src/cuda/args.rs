@@ -184,6 +184,7 @@ pub(super) struct SparseDropout {
     pub(super) fault: u64,
     pub(super) rows: u64,
     pub(super) edges: u64,
+    pub(super) transposed: u64,
     pub(super) mask: Mask,
 }
 

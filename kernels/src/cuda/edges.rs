@@ -22,13 +22,15 @@ impl Plan<'_> {
                 let args = args::Permute { values, permutation: second, out, fault, edges: limit };
                 self.kernel(text, name, blocks_of_cells(edges), &args);
             }
-            EdgeOp::Dropout { rate, salt, .. } => {
+            EdgeOp::Dropout { block: spec, rate, salt } => {
                 let (block, BlockAddresses { indptr, indices }) = self.block_of(call)?;
                 let mask = mask(name, call.dropout_key(rate, salt, 0))?;
                 let fault = self.lookup(lookup(name, block, u64::MAX));
                 let (rows, edges) = (block.rows as u64, block.edges as u64);
                 let clock = second;
-                let args = args::SparseDropout { indptr, indices, values, out, clock, fault, rows, edges, mask };
+                let transposed = u64::from(spec.is_transposed());
+                let args =
+                    args::SparseDropout { indptr, indices, values, out, clock, fault, rows, edges, transposed, mask };
                 self.kernel(text, name, blocks_of_warps(block.rows), &args);
             }
         }

@@ -112,7 +112,8 @@ KERNEL(permute_edges, Permute) {
     }
 }
 
-// Dropout on the values of a sparse matrix: one warp per row, so that the row's key is computed once.
+// Dropout on the values of a sparse matrix: one warp per row, so that the row's key is computed once. If the block is
+// transposed, its sources are the rows of the matrix, and each edge has a key of its own.
 struct SparseDropout {
     const u64* indptr;
     const u32* indices;
@@ -122,6 +123,7 @@ struct SparseDropout {
     Fault* fault;
     u64 rows;
     u64 edges;
+    u64 transposed;
     Mask mask;
 };
 
@@ -132,6 +134,9 @@ KERNEL(sparse_dropout, SparseDropout) {
     u64 first, last;
     row_edges(a.indptr, a.edges, row, a.fault, first, last);
     const u64 key = row_key(a.mask, a.clock[0], row);
-    for (u64 edge = first + threadIdx.x % WARP; edge < last; edge += WARP)
-        a.out[edge] = dropped(a.mask, key, a.indices[edge], a.values[edge]);
+    for (u64 edge = first + threadIdx.x % WARP; edge < last; edge += WARP) {
+        const u32 source = a.indices[edge];
+        a.out[edge] = a.transposed ? dropped(a.mask, row_key(a.mask, a.clock[0], source), (u32)row, a.values[edge])
+                                   : dropped(a.mask, key, source, a.values[edge]);
+    }
 }

@@ -17,7 +17,8 @@ pub enum EdgeOp {
     /// `(values, clock) -> out`: [`super::RowStep::Dropout`] on the values of a sparse matrix in CSR. It drops the same
     /// cells as on the dense matrix. Lowering turns a dropout of edges into this operation.
     Dropout {
-        /// The block that the values belong to. The cells of row `v` are in the columns that are its sources.
+        /// The block that the values belong to. The cells of row `v` are in the columns that are its sources. If it is
+        /// transposed, its rows are the columns of the matrix, and its sources the rows.
         block: BlockSpec,
         /// Share of cells that are set to 0.
         rate: f32,
@@ -40,7 +41,8 @@ static DROPOUT: Record = Record {
     outputs: &[of(DType::F32, "out", Edges, Just(1))],
     reference: |given| {
         let (block, key) = (given.block(), given.dropout());
-        vec![Array::Float(reference::sparse_dropout(block, given.floats(0), key, given.u64s(1)[0]))]
+        let is_transposed = given.block_spec().is_transposed();
+        vec![Array::Float(reference::sparse_dropout((block, is_transposed), given.floats(0), key, given.u64s(1)[0]))]
     },
     ..PLAIN
 };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::call::{Call, Mat};
-use super::{EdgeOp, Grid, Linear, Op, RowStep, Slice};
+use super::{BlockSpec, EdgeOp, Grid, Linear, Op, RowStep, Slice};
 use crate::random::DropoutKey;
 use crate::reference::Dense;
 use crate::slot::Slot;
@@ -214,6 +214,14 @@ impl<'a> Given<'a> {
             Op::Edge(EdgeOp::Dropout { rate, salt, .. }) => self.call.dropout_key(rate, salt, 0),
             ref op => panic!("{op:?} is no dropout"),
         }
+    }
+
+    /// Returns which block the operation is over.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn block_spec(&self) -> BlockSpec {
+        self.op.block().expect("the operation has a block")
     }
 
     /// Returns the rectangle that the operation copies.

@@ -138,7 +138,7 @@ pub enum Domain {
     Any,
     /// Vertices.
     Vertices,
-    /// Vertices, or the edges of a block whose rows are vertices.
+    /// Vertices, or the edges of a block whose rows or sources are vertices.
     VerticesOrTheirEdges,
 }
 

@@ -219,7 +219,9 @@ impl Domain {
     fn holds(self, rows: RowSpace) -> bool {
         match (self, rows) {
             (Self::Any, _) => true,
-            (Self::VerticesOrTheirEdges, RowSpace::Edges(block)) => block.rows().is_of_vertices(),
+            (Self::VerticesOrTheirEdges, RowSpace::Edges(block)) => {
+                block.rows().is_of_vertices() || block.transpose().rows().is_of_vertices()
+            }
             (_, rows) => rows.is_of_vertices(),
         }
     }

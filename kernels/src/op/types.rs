@@ -61,6 +61,15 @@ impl BlockSpec {
         }
     }
 
+    /// Whether every edge is reversed.
+    pub fn is_transposed(self) -> bool {
+        match self {
+            Self::Graph { transposed, .. } | Self::Features { transposed, .. } | Self::Batch { transposed, .. } => {
+                transposed
+            }
+        }
+    }
+
     /// Returns the row space of the block's rows.
     pub fn rows(self) -> RowSpace {
         match self {
