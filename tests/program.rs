@@ -1,9 +1,11 @@
 //! Programs: operands that do not fit, invalid models, names and counts of parameters.
 
 use crate::common::MODELS;
+use crate::common::programs::{ANY_WORKLOAD, CLASSES, FEATURES, STORAGES, UNFUSED, program};
 use lapidary::model::{FeatureKind, Init, Mode, Model, ModelConfig, ModelError, Norm, initial_weights};
 use lapidary::program::{
-    BlockSpec, DType, Gather, Linear, Origin, Program, ProgramError, RowSpace, RowStep, TensorType, append_backward,
+    BlockSpec, DType, EdgeOp, Gather, Linear, Op, OpId, Origin, Program, ProgramError, RowSpace, RowStep, TensorType,
+    append_backward,
 };
 use lapidary::{Passes, StorageType};
 use lapidary_kernels::op::Misfit;
@@ -55,6 +57,21 @@ fn a_loss_without_a_rule_is_an_error_and_not_a_wrong_gradient() {
         append_backward(&mut program, &[(sum, 1.0)]),
         Err(ProgramError::NoGradient { op: "column_sum", .. })
     ));
+}
+
+#[test]
+fn values_of_sparse_features_are_permuted_once_and_not_every_epoch() {
+    let model = Model::sage(&[FEATURES, 4, CLASSES]).dropout(0.5);
+    let program = program(&model, STORAGES[1], UNFUSED, &ANY_WORKLOAD);
+    let ops = program.ops();
+    let moved: Vec<_> = ops.iter().filter(|op| matches!(program.op(**op), Op::Edge(EdgeOp::Permute { .. }))).collect();
+    assert_eq!(moved.len(), 1, "both weights of the first layer have gradients over the same edges");
+    assert!(program.inputs(*moved[0]).iter().all(|&tensor| program.tensor(tensor).constant));
+    let dropped = |op: &&OpId| {
+        let of_edges = |&tensor: &_| matches!(program.tensor(tensor).ty.rows, RowSpace::Edges(_));
+        matches!(program.op(**op), Op::Row(RowStep::Dropout { .. })) && program.inputs(**op).iter().any(of_edges)
+    };
+    assert_eq!(ops.iter().filter(dropped).count(), 2, "the values of the block, and of the transposed one");
 }
 
 #[test]
