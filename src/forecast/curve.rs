@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::CurvePoint;
-use super::planned::PlannedCut;
+use super::planned::PlannedParts;
 use crate::error::Result;
 use crate::plan::grid_down;
 
@@ -17,8 +17,8 @@ const POINTS: usize = 12;
 /// bytes that would be enough. `point` is the point of a plan. `at_hand` is the memory at hand, and the point of what is
 /// planned for it, if that fits.
 pub(super) fn plan_curve(
-    plan: impl Fn(u64, usize) -> Result<std::result::Result<PlannedCut, u64>> + Sync,
-    point: impl Fn(&PlannedCut, u64) -> CurvePoint + Sync,
+    plan: impl Fn(u64, usize) -> Result<std::result::Result<PlannedParts, u64>> + Sync,
+    point: impl Fn(&PlannedParts, u64) -> CurvePoint + Sync,
     (at_hand, planned): (u64, Option<CurvePoint>),
 ) -> Result<Vec<CurvePoint>> {
     let Err(least) = plan(0, 1)? else { return Ok(Vec::new()) };

@@ -9,8 +9,8 @@ use lapidary_kernels::StorageType;
 use lapidary_planner::memory::{Epoch, Objective, Policy};
 
 use super::curve::plan_curve;
-use super::inputs::{Cuts, ForecastInput, Parts};
-use super::planned::PlannedCut;
+use super::inputs::{ForecastInput, Parts, Recent};
+use super::planned::PlannedParts;
 use super::predict::vertex_seconds;
 use super::traffic::Job;
 use super::{Forecast, Network, PlanForecast, PolicyForecast, Shape};
@@ -249,7 +249,7 @@ impl<'a> DryRun<'a> {
                 // Layouts are chosen as in a run. The plans themselves are quick: a run may copy a little less.
                 let method = Method { policy, objective: self.objective, ..Method::default() }.quick();
                 let plan = |memory, tiles| self.plan(&subject, memory, (method, &chosen, &known, tiles));
-                let point = |planned: &PlannedCut, memory| planned.point(&rates, memory, subject.copies);
+                let point = |planned: &PlannedParts, memory| planned.point(&rates, memory, subject.copies);
                 plan_curve(plan, point, (device_memory, at_hand))?
             }
             false => Vec::new(),
@@ -448,7 +448,7 @@ impl<'a> DryRun<'a> {
         };
         let copies = if let Parts::Even(_, parts) = parts { parts } else { 1 };
         let programs = [("train", training), ("evaluate", evaluation)];
-        let cuts = Mutex::new((parts, Cuts::default()));
+        let recent = Mutex::new((parts, Recent::default()));
         Ok(ForecastInput {
             layouts: self.options.whole_layouts(match self.rank_count {
                 1 => self.options.devices.planned_paths(),
@@ -460,7 +460,7 @@ impl<'a> DryRun<'a> {
             phases: self.phases(),
             copies,
             ranges,
-            cuts,
+            recent,
         })
     }
 
@@ -471,7 +471,7 @@ impl<'a> DryRun<'a> {
         subject: &ForecastInput<'_>,
         device_memory: u64,
         (method, variants, known, least_tiles): (Method, &[Variant], &Known, usize),
-    ) -> Result<std::result::Result<PlannedCut, u64>> {
+    ) -> Result<std::result::Result<PlannedParts, u64>> {
         let in_place = self.options.devices.in_place();
         let budget = |i: usize| DeviceBudget { name: format!("device {i}"), capacity_bytes: device_memory, in_place };
         let budgets: Vec<DeviceBudget> = (0..self.part_count() / subject.copies).map(budget).collect();
@@ -489,14 +489,14 @@ impl<'a> DryRun<'a> {
         // As in a run.
         let nominal = profile::nominal(&self.profile_name());
         let fitted = choice.fit_best(
-            |variant, layout| Ok(subject.cut(variant, layout)),
-            |cut, budgets, method| cut.plan(&work, budgets, method),
+            |variant, layout| Ok(subject.lowered(variant, layout)),
+            |lowered, budgets, method| lowered.plan(&work, budgets, method),
             epoch_bytes,
-            |cut, (_, main)| Ok(planned_seconds(&nominal, cut.lowered(), main)),
+            |lowered, (_, main)| Ok(planned_seconds(&nominal, lowered.parts(), main)),
         );
         match fitted {
-            Ok(Fitted { variant, lowered: cut, planned, layout }) => {
-                Ok(Ok(PlannedCut { cut, planned, variant, layout }))
+            Ok(Fitted { variant, lowered, planned, layout }) => {
+                Ok(Ok(PlannedParts { lowered, planned, variant, layout }))
             }
             Err(Error::DoesNotFit { need_bytes, .. }) => Ok(Err(need_bytes)),
             Err(other) => Err(other),

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::traffic::Job;
 use super::{PartForecast, Traffic};
 use crate::lower::{Layout, Sizes, Supply, Tiling, lower_in_order};
-use crate::plan::{Cut, Rates, Variant};
+use crate::plan::{LoweredParts, Rates, Variant};
 use crate::program::Program;
 use crate::train::Instead;
 
@@ -27,15 +27,15 @@ pub(super) struct ForecastInput<'i> {
     pub(super) copies: usize,
     pub(super) ranges: Vec<Range<u64>>,
     /// The parts, and the lowered programs that are kept. Lowering does not depend on the capacity.
-    pub(super) cuts: Mutex<(Parts<'i>, Cuts)>,
+    pub(super) recent: Mutex<(Parts<'i>, Recent)>,
 }
 
-/// Most steps that cuts which are kept have, of all parts together. A step takes about a kilobyte with its work.
+/// Most steps of the programs that are kept, of all parts together. A step takes about a kilobyte with its work.
 const MOST_KEPT_STEPS: usize = 600_000;
 
 /// The programs that were lowered last, by variant and layout.
 #[derive(Default)]
-pub(super) struct Cuts {
+pub(super) struct Recent {
     kept: BTreeMap<(usize, Layout), Kept>,
     uses: u64,
 }
@@ -45,7 +45,7 @@ struct Kept {
     last_use: u64,
 }
 
-impl Cuts {
+impl Recent {
     /// Returns what is kept, or makes it.
     fn get(&mut self, key: (usize, Layout), make: impl FnOnce() -> LaidOut) -> Arc<LaidOut> {
         self.uses += 1;
@@ -81,18 +81,18 @@ pub(super) enum Parts<'i> {
 pub(super) struct LaidOut {
     /// The sizes of each distinct part.
     tilings: Vec<Tiling>,
-    cut: OnceLock<Cut>,
+    lowered: OnceLock<LoweredParts>,
 }
 
 impl LaidOut {
     /// Whether a plan was made.
     fn is_planned(&self) -> bool {
-        self.cut.get().is_some_and(Cut::has_work)
+        self.lowered.get().is_some_and(LoweredParts::has_work)
     }
 
     /// Returns the number of steps of all parts; 0 before they are lowered.
     fn steps(&self) -> usize {
-        let lowered = self.cut.get().into_iter().flat_map(Cut::lowered);
+        let lowered = self.lowered.get().into_iter().flat_map(LoweredParts::parts);
         lowered.flat_map(|lowered| &lowered.phases).map(|phase| phase.steps.len()).sum()
     }
 }
@@ -104,50 +104,50 @@ impl ForecastInput<'_> {
     }
 
     /// Lowers the programs in the variant of this number, unless that was done.
-    pub(super) fn cut(&self, variant: usize, layout: Layout) -> Cut {
+    pub(super) fn lowered(&self, variant: usize, layout: Layout) -> LoweredParts {
         let laid_out = {
-            let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
-            let (parts, cuts) = &mut *cuts;
+            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let (parts, recent) = &mut *recent;
             let make = || {
                 let tilings = match parts {
                     Parts::Known(supply) => supply.tile(layout),
                     Parts::Even(sizes, _) => Tiling::evenly(&[**sizes], layout),
                 };
-                LaidOut { tilings, cut: OnceLock::new() }
+                LaidOut { tilings, lowered: OnceLock::new() }
             };
-            cuts.get((variant, layout), make)
+            recent.get((variant, layout), make)
         };
         // Other layouts may be lowered at the same time.
-        let cut = laid_out.cut.get_or_init(|| {
+        let lowered = laid_out.lowered.get_or_init(|| {
             let mut programs = self.programs.each_ref().map(|(name, program)| (*name, program));
             if let Some(instead) = variant.checked_sub(1) {
                 let Instead { training, evaluation, .. } = &self.instead[instead];
                 (programs[0].1, programs[1].1) = (training, evaluation);
             }
             let lower = |tiling| lower_in_order(&programs, tiling, layout.order, 0);
-            Cut::new(laid_out.tilings.par_iter().map(lower).collect())
+            LoweredParts::new(laid_out.tilings.par_iter().map(lower).collect())
         });
-        self.cuts.lock().unwrap_or_else(PoisonError::into_inner).1.forget();
-        cut.clone()
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).1.forget();
+        lowered.clone()
     }
 
     /// Returns what the ranks send each other, with this layout.
     pub(super) fn traffic(&self, (variant, layout): (usize, Layout), job: Job) -> Traffic {
-        let cut = self.cut(variant, layout);
-        let lowered = &cut.lowered()[0];
-        match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
+        let lowered = self.lowered(variant, layout);
+        let lowered = &lowered.parts()[0];
+        match &mut self.recent.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => Traffic::of_data(supply, lowered, self.phases, job),
             Parts::Even(sizes, _) => Traffic::of_shape(sizes, lowered, self.phases, job),
         }
     }
 
     pub(super) fn forecasts(&self, rates: &Rates) -> Vec<PartForecast> {
-        let cut = self.cut(0, self.layouts[0]);
-        let sizes = match &mut self.cuts.lock().unwrap_or_else(PoisonError::into_inner).0 {
+        let lowered = self.lowered(0, self.layouts[0]);
+        let sizes = match &mut self.recent.lock().unwrap_or_else(PoisonError::into_inner).0 {
             Parts::Known(supply) => supply.sizes(),
             Parts::Even(sizes, _) => vec![**sizes],
         };
-        let seconds = cut.lowered().iter().map(|lowered| {
+        let seconds = lowered.parts().iter().map(|lowered| {
             let steps = lowered.sequence(self.phases);
             steps.iter().map(|step| rates.call(lowered, &step.call).1.seconds).sum()
         });

@@ -8,20 +8,20 @@ use lapidary_planner::memory::Plan;
 
 use super::{CurvePoint, DeviceForecast, PlanForecast, Residency, StepForecast};
 use crate::lower::{Crossing, Exchange, Layout, Lifetime, Lowered};
-use crate::plan::{Action, Cut, Planned, PlannedDevice, Rates, Script, Timeline, Variant};
+use crate::plan::{Action, LoweredParts, Planned, PlannedDevice, Rates, Script, Timeline, Variant};
 
 /// The lowered programs with a number of tiles that fits, and the plans of the setup and the epoch.
-pub(super) struct PlannedCut {
-    pub(super) cut: Cut,
+pub(super) struct PlannedParts {
+    pub(super) lowered: LoweredParts,
     pub(super) planned: (Planned, Planned),
     pub(super) variant: Variant,
     pub(super) layout: Layout,
 }
 
-impl PlannedCut {
+impl PlannedParts {
     fn devices(&self) -> impl Iterator<Item = (&Lowered, &PlannedDevice, &PlannedDevice)> {
         let (setup, main) = &self.planned;
-        let devices = self.cut.lowered().iter().zip(&setup.devices).zip(&main.devices);
+        let devices = self.lowered.parts().iter().zip(&setup.devices).zip(&main.devices);
         devices.map(|((lowered, setup), main)| (lowered, setup, main))
     }
 
@@ -37,7 +37,7 @@ impl PlannedCut {
             Exchange::Halo { crossing, .. } | Exchange::Fetch { crossing, .. } => matches!(crossing, Crossing::Fold(_)),
             Exchange::Sum { .. } => false,
         };
-        self.cut.lowered()[0].exchanges.iter().any(is_fold)
+        self.lowered.parts()[0].exchanges.iter().any(is_fold)
     }
 
     /// Returns the plan as a point of the curve, for `copies` equal devices per planned device.

@@ -56,7 +56,7 @@ const SHAPES: [Shape; 7] = [
         features: (600, Some(20)),
         classes: 7,
         trainings: &ALL,
-        special: &[("gcn", 64, Memory(40)), ("gin", 64, LayerNorm), ("sage", 32, Parts)],
+        special: &[("gcn", 64, Memory(40)), ("gin", 64, LayerNorm), ("sage", 32, Parts), ("gcn", 16, Memory(100))],
     },
     Shape {
         vertices: 1 << 12,
@@ -79,6 +79,7 @@ const SHAPES: [Shape; 7] = [
             ("gcn", 64, Bf16),
             ("gin", 128, Bf16),
             ("sage", 64, LayerNorm),
+            ("gcn", 128, Memory(100)),
             ("gcn", 16, Parts),
             ("gin", 128, Parts),
             ("gat", 16, Parts),

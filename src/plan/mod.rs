@@ -6,8 +6,8 @@
 
 mod cost;
 mod count;
-mod cut;
 mod fit;
+mod lowered_parts;
 mod on_gpu;
 mod order;
 mod pace;
@@ -32,14 +32,14 @@ use serde::{Deserialize, Serialize};
 pub use crate::lower::{ExchangePath, Layout};
 pub use cost::works;
 pub(crate) use count::{Known, grid_down};
-pub(crate) use cut::{Cut, EpochWork};
 pub(crate) use fit::{Fit, epoch_bytes};
 use fit::{both, excess};
+pub(crate) use lowered_parts::{EpochWork, LoweredParts};
 pub use order::{ChosenOrder, KeptByNumber, Reorder, RunGathers};
 pub use pace::Pace;
 pub use script::{Action, Script};
 pub use seconds::Rates;
-pub(crate) use seconds::{BETWEEN, COPY_IN, COPY_OUT, planned_seconds};
+pub(crate) use seconds::{COPY_IN, COPY_OUT, between_name, planned_seconds};
 pub use tasks::Tasks;
 pub use timeline::Timeline;
 pub(crate) use variants::{Choice, Fitted, Variant};

@@ -23,8 +23,14 @@ const MACHINE: f64 = 0.08;
 pub(crate) const COPY_IN: &str = "copy to the device";
 pub(crate) const COPY_OUT: &str = "copy to the host";
 
-/// Names under which the time between two calls is learned: if nothing is copied, and if something is.
-pub(crate) const BETWEEN: [&str; 2] = ["between calls", "between calls and copies"];
+/// Names under which the time between two calls is learned: on cores that copy nothing; and with lanes that wait for each
+/// other, or copies.
+const BETWEEN: [&str; 2] = ["between calls", "between calls and copies"];
+
+/// Returns the name under which the time between two calls of a script is learned.
+pub(crate) fn between_name(script: &Script, locality: &Locality) -> &'static str {
+    BETWEEN[usize::from(!locality.is_in_place() || !script.copies_nothing())]
+}
 
 /// What predicts times on a device: the measured times of its kernels, and its profile for those that were not measured.
 #[derive(Clone, Debug)]
@@ -101,8 +107,8 @@ impl Rates {
 
     /// Returns the predicted seconds between two calls of a script; 0 if they are not known.
     pub(crate) fn between_s(&self, lowered: &Lowered, script: &Script) -> f64 {
-        let Some((times, _)) = &self.measured else { return 0.0 };
-        let name = BETWEEN[usize::from(!script.copies_nothing())];
+        let Some((times, locality)) = &self.measured else { return 0.0 };
+        let name = between_name(script, locality);
         times.predict(name, &between_work(lowered, script)).map_or(0.0, |estimate| estimate.seconds)
     }
 

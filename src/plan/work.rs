@@ -56,6 +56,11 @@ impl Locality {
         Self { repeats: self.in_passes && in_place, ..self }
     }
 
+    /// Whether calls run in the host's memory, one after the other on the thread that asks for them.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.repeats
+    }
+
     /// Looks at the order in which gathers over a graph read their sources.
     ///
     /// # Cost

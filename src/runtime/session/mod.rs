@@ -23,9 +23,9 @@ use super::{IdleDevice, RunOptions};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, Supply, Tiling, lower_in_order};
 use crate::plan::{
-    BETWEEN, COPY_IN, COPY_OUT, Choice, Cut, DeviceBudget, EpochWork, ExchangePath, Fit, Fitted, Known, Layout,
-    Locality, Method, Planned, Script, Sequence, Variant, between_work, copy_work, epoch_bytes, kernel_work,
-    plan_sequence, planned_seconds,
+    COPY_IN, COPY_OUT, Choice, DeviceBudget, EpochWork, ExchangePath, Fit, Fitted, Known, Layout, Locality,
+    LoweredParts, Method, Planned, Script, Sequence, Variant, between_name, between_work, copy_work, epoch_bytes,
+    kernel_work, plan_sequence, planned_seconds,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Origin, Program};
@@ -250,7 +250,7 @@ impl Session {
         let mut supply = Supply::of_own_parts(job.inputs, job.parts.clone(), own.clone());
         let epoch = if job.repeats { Epoch::Steady } else { Epoch::Cold };
         // Each rank counts the rows and edges of its own parts. All ranks try the same layouts.
-        let mut lower_all = |variant: usize, layout: Layout| -> Result<Cut> {
+        let mut lower_all = |variant: usize, layout: Layout| -> Result<LoweredParts> {
             let mut programs = job.programs.to_vec();
             if let Some(instead) = variant.checked_sub(1) {
                 programs.iter_mut().zip(job.instead[instead].0).for_each(|(program, instead)| program.1 = instead);
@@ -258,26 +258,29 @@ impl Session {
             let tilings = Tiling::of_all(ranks.gather(supply.tile(layout))?, layout);
             let levels = job.levels.unwrap_or_default();
             let lower = |tiling: Tiling| lower_in_order(&programs, &tiling.with_levels(levels), layout.order, job.seed);
-            Ok(Cut::new(tilings.into_par_iter().map(lower).collect()))
+            Ok(LoweredParts::new(tilings.into_par_iter().map(lower).collect()))
         };
         let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {
             let kept = job.keep.iter().filter_map(|(phase, name)| lowered[0].phases[*phase].outputs.get(name));
             kept.flatten().copied().collect()
         };
         let work = EpochWork { phases: job.main, epoch: &epoch, keep: &kept };
-        let plan_all = |cut: &Cut, budgets: &[DeviceBudget], method: &Method| cut.plan(&work, budgets, method);
+        let plan_all =
+            |lowered: &LoweredParts, budgets: &[DeviceBudget], method: &Method| lowered.plan(&work, budgets, method);
         let usable = job.plans.filter(|plans| plans.budgets == budgets && plans.layouts == layouts);
         let variants = Variant::all(job.strips, job.instead.iter().map(|(_, strips)| *strips));
         let again = usable.map(|plans| Ok::<_, Error>((plans, lower_all(0, plans.layout)?))).transpose()?;
         let known = again.and_then(|(plans, lowered)| {
-            let keep = kept(lowered.lowered());
-            let setup = plans.setup.reused(lowered.lowered(), Sequence::Setup, &keep)?;
-            let main = plans.main.reused(lowered.lowered(), Sequence::Phases(job.main), &keep)?;
+            let keep = kept(lowered.parts());
+            let setup = plans.setup.reused(lowered.parts(), Sequence::Setup, &keep)?;
+            let main = plans.main.reused(lowered.parts(), Sequence::Phases(job.main), &keep)?;
             Some(Fitted { variant: variants[0], lowered, planned: (setup, main), layout: plans.layout })
         });
         let took_plans = known.is_some();
         let nominal = profile::nominal(&name);
-        let seconds = |cut: &Cut, (_, main): &(Planned, Planned)| Ok(planned_seconds(&nominal, cut.lowered(), main));
+        let seconds = |lowered: &LoweredParts, (_, main): &(Planned, Planned)| {
+            Ok(planned_seconds(&nominal, lowered.parts(), main))
+        };
         let to = Fit {
             budgets: &budgets,
             whole_layouts: &layouts,
@@ -289,7 +292,7 @@ impl Session {
         let choice = Choice { variants: &variants, to };
         let fitted = known.map_or_else(|| choice.fit_best(&mut lower_all, plan_all, epoch_bytes, seconds), Ok)?;
         let Fitted { variant, lowered, planned: (setup, main), layout } = fitted;
-        let lowered = lowered.into_lowered();
+        let lowered = lowered.into_parts();
         let keep = kept(&lowered);
         let planned = Instant::now();
         // Planning may have tried other layouts; this sets the one that was chosen.
@@ -592,10 +595,9 @@ impl Session {
                 let end = spans.iter().map(|span| span.end).max().unwrap_or(first.end);
                 let busy: f64 = spans.iter().map(seconds).sum();
                 let between_s = (end - first.start).as_secs_f64() - busy;
-                let copies = usize::from(!script.copies_nothing());
                 let work = between_work(lowered, script);
                 let seconds = between_s / script.actions.len().max(1) as f64;
-                measured.push(MeasuredCall { part, kernel: BETWEEN[copies].into(), work, seconds });
+                measured.push(MeasuredCall { part, kernel: between_name(script, locality).into(), work, seconds });
             }
             for (lane, name) in [(Lane::CopyIn, COPY_IN), (Lane::CopyOut, COPY_OUT)] {
                 for span in spans.iter().filter(|span| span.lane == lane && span.bytes > 0) {

@@ -12,7 +12,7 @@ use crate::lower::Lowered;
 
 /// The lowered programs of each part, for one layout. Cloning shares them.
 #[derive(Clone, Debug)]
-pub(crate) struct Cut(Arc<Inner>);
+pub(crate) struct LoweredParts(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -21,7 +21,7 @@ struct Inner {
     work: OnceLock<[WorkByDevice; 2]>,
 }
 
-/// What an epoch is planned for, always the same for one cut.
+/// What an epoch is planned for, always the same for the same programs.
 #[derive(Clone, Copy)]
 pub(crate) struct EpochWork<'a> {
     /// The phases of the epoch.
@@ -32,19 +32,19 @@ pub(crate) struct EpochWork<'a> {
     pub keep: &'a dyn Fn(&[Lowered]) -> BTreeSet<Slot>,
 }
 
-impl Cut {
-    /// Creates a cut of the programs of each part.
+impl LoweredParts {
+    /// Takes the lowered programs of each part.
     pub(crate) fn new(lowered: Vec<Lowered>) -> Self {
         Self(Arc::new(Inner { lowered, work: OnceLock::new() }))
     }
 
     /// Returns the lowered programs of each part.
-    pub(crate) fn lowered(&self) -> &[Lowered] {
+    pub(crate) fn parts(&self) -> &[Lowered] {
         &self.0.lowered
     }
 
     /// Returns the lowered programs, without a copy if nobody shares them.
-    pub(crate) fn into_lowered(self) -> Vec<Lowered> {
+    pub(crate) fn into_parts(self) -> Vec<Lowered> {
         Arc::try_unwrap(self.0).map_or_else(|shared| shared.lowered.clone(), |inner| inner.lowered)
     }
 
@@ -73,8 +73,8 @@ impl Cut {
     }
 }
 
-impl AsRef<[Lowered]> for Cut {
+impl AsRef<[Lowered]> for LoweredParts {
     fn as_ref(&self) -> &[Lowered] {
-        self.lowered()
+        self.parts()
     }
 }
