@@ -141,12 +141,6 @@ impl KernelTimes {
         Some(Estimate { seconds: work.seconds(&kernel.weights), spread: kernel.spread })
     }
 
-    /// Returns the seconds of calls of the suite that did exactly this work; `None` if there were none.
-    pub fn of_suite(&self, kernel: &str, work: &KernelWork) -> Option<f64> {
-        let sample = self.kernels.get(kernel)?.suite.iter().find(|sample| sample.features == *work)?;
-        Some(sample.typical_s())
-    }
-
     /// Returns the seconds of a call by the device's profile alone.
     pub fn by_profile(&self, work: &KernelWork) -> f64 {
         work.seconds(&self.prior)

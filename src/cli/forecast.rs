@@ -8,7 +8,7 @@ use super::advice::{WORDS, advice};
 use super::output::{align, count, facts, json_line, percent, print, seconds, table};
 use crate::error::Result;
 use crate::forecast::{
-    CurvePoint, DeviceForecast, Forecast, Load, Pace, PlanForecast, PolicyForecast, StepForecast, Traffic,
+    CurvePoint, DeviceForecast, Forecast, Load, PlanForecast, PolicyForecast, StepForecast, Traffic,
 };
 use crate::lower::{BackwardMode, ExchangePath};
 
@@ -172,8 +172,6 @@ struct PlanLine<'a> {
     lower_bound_bytes: u64,
     epoch_seconds: f64,
     epoch_seconds_range: [f64; 2],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pace: Option<Pace>,
     eval_seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     basis: Option<&'static str>,
@@ -236,7 +234,6 @@ fn plan_line<'a>(forecast: &Forecast, policy: Policy, plan: &'a PlanForecast) ->
         lower_bound_bytes: lower_bound(plan),
         epoch_seconds: plan.epoch_seconds(),
         epoch_seconds_range: plan.epoch_seconds_range(),
-        pace: forecast.pace,
         eval_seconds: plan.eval_seconds(),
         basis: forecast.basis(),
         host_bytes: plan.host_bytes,
@@ -335,12 +332,6 @@ pub(super) fn policy_notes(forecast: &Forecast) -> Vec<String> {
         if plan.folds {
             notes.push(format!("{name} sends sums backward (--backward fold)"));
         }
-    }
-    if let Some(Pace { short, long }) = forecast.pace {
-        notes.push(format!(
-            "these seconds are for the cores as they are now: compared with when they were measured, short calls take {short:.2} \
-             times as long, and long ones {long:.2} times (lapidary profile --again)"
-        ));
     }
     notes.extend(too_small);
     notes

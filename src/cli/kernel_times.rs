@@ -9,7 +9,7 @@ use serde_json::json;
 use super::compared_times::Compared;
 use super::output::{self, align, count, json_line, print, say, table};
 use crate::error::Result;
-use crate::forecast::{Pace, add_typical, measure_kernels, typical};
+use crate::forecast::{add_typical, measure_kernels, typical};
 use crate::graph::Graph;
 use crate::plan::Locality;
 use crate::profile::{self, Busy, BusyWatch, CPU};
@@ -48,17 +48,13 @@ pub(super) fn measure(hidden: bool) -> Result<()> {
     Ok(())
 }
 
-/// Measures the kernels if a forecast with this profile needs them and they are not known yet; otherwise, how fast the cores
-/// are now. A debug build does not: its tests run many programs at once.
-pub(super) fn measure_if_needed(word: &str, hidden: bool) -> Result<Pace> {
+/// Measures the kernels if a forecast with this profile needs them and they are not known yet. A debug build does not: its
+/// tests run many programs at once.
+pub(super) fn measure_if_needed(word: &str, hidden: bool) -> Result<()> {
     if word != CPU || cfg!(debug_assertions) {
-        return Ok(Pace::default());
+        return Ok(());
     }
-    if !has_suite(word)? {
-        measure(hidden)?;
-        return Ok(Pace::default());
-    }
-    Ok(Pace::measure()?.unwrap_or_default())
+    if has_suite(word)? { Ok(()) } else { measure(hidden) }
 }
 
 /// Returns whether the kernels of this hardware are known.

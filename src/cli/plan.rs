@@ -306,8 +306,7 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         let fits = super::fit_on::run(kinds, &dry_run.curve(false), args.json)?;
         return Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) });
     }
-    let pace = super::kernel_times::measure_if_needed(&dry_run.profile_name(), args.json)?;
-    dry_run = dry_run.pace(pace);
+    super::kernel_times::measure_if_needed(&dry_run.profile_name(), args.json)?;
     if let (Some(ways), Subject::Data(data)) = (&args.compare, subject) {
         let done = super::compare::run(ways, &args.weights, &dry_run.curve(false), data, args.json);
         return done.map(|()| ExitCode::SUCCESS).map_err(|error| args.device.explained(error));

@@ -20,10 +20,10 @@ use crate::error::{Error, Result};
 use crate::lower::{ExchangePath, FeatureData, Inputs, Sizes, Supply, lower};
 use crate::model::{FeatureKind, LabelKind, Model};
 use crate::plan::{
-    Choice, DeviceBudget, EpochWork, Fit, Fitted, Known, Locality, Method, Pace, Rates, Variant, epoch_bytes,
+    Choice, DeviceBudget, EpochWork, Fit, Fitted, Known, Locality, Method, Rates, Variant, epoch_bytes,
     planned_seconds, works,
 };
-use crate::profile::{self, CPU};
+use crate::profile;
 use crate::program::LevelSizes;
 use crate::runtime::{Devices, RunOptions, Runs, prior, run_option_setters, split_parts};
 use crate::train::{
@@ -64,7 +64,6 @@ pub struct DryRun<'a> {
     evaluates: bool,
     dtype: StorageType,
     profile: Option<String>,
-    pace: Pace,
     curve: bool,
     residency: bool,
     /// Number of ranks, each with the devices of the options.
@@ -89,7 +88,6 @@ impl<'a> DryRun<'a> {
             evaluates: true,
             dtype: StorageType::F32,
             profile: None,
-            pace: Pace::default(),
             curve: false,
             residency: false,
             rank_count: 1,
@@ -147,13 +145,6 @@ impl<'a> DryRun<'a> {
     /// the profile of the devices.
     pub fn profile(mut self, profile: impl Into<String>) -> Self {
         self.profile = Some(profile.into());
-        self
-    }
-
-    /// Sets how fast this machine's cores are now; by default as fast as when their kernels were measured. It only matters for
-    /// the profile `cpu`.
-    pub fn pace(mut self, pace: Pace) -> Self {
-        self.pace = pace;
         self
     }
 
@@ -261,8 +252,7 @@ impl<'a> DryRun<'a> {
             let job = Job { ranks: self.rank_count, devices, network: self.network, vertices };
             subject.traffic(chosen, job)
         });
-        let pace = rates.pace();
-        Ok(Forecast { profile, assumption, parts, policies, curve, device_memory, traffic, pace })
+        Ok(Forecast { profile, assumption, parts, policies, curve, device_memory, traffic })
     }
 
     /// Returns the range of each part, as [`DryRun::run`] plans it.
@@ -358,7 +348,6 @@ impl<'a> DryRun<'a> {
             None => locality,
         };
         let rates = Rates::measured(profile.clone(), profile::kernel_times(&word, profile), locality);
-        let rates = if word == CPU { rates.at_pace(self.pace) } else { rates };
         match profile::nominal(&word).shares_cores {
             true => rates.on_shared_cores(self.options.devices.count()),
             false => rates,

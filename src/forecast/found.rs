@@ -7,7 +7,7 @@ use lapidary_cost_model::Profile;
 use lapidary_planner::memory::Policy;
 use serde::Serialize;
 
-use super::{Pace, Residency, Traffic};
+use super::{Residency, Traffic};
 use crate::lower::ExchangePath;
 
 /// The result of a dry run.
@@ -28,8 +28,6 @@ pub struct Forecast {
     pub device_memory: u64,
     /// What the ranks send each other, if there are several.
     pub traffic: Option<Traffic>,
-    /// How fast the cores are now, if that is another pace than when their kernels were measured; the seconds are for it.
-    pub pace: Option<Pace>,
 }
 
 impl Forecast {

@@ -26,5 +26,5 @@ pub use suite::{SuiteReport, measure_kernels};
 pub(crate) use suite::{add_typical, typical};
 pub use traffic::{Load, Network, Traffic};
 
-pub use crate::plan::{Pace, Rates, Timeline};
+pub use crate::plan::{Rates, Timeline};
 pub use lapidary_planner::memory::Arrival;

@@ -17,7 +17,7 @@ use crate::dataset::generate::{RmatOptions, rmat};
 use crate::dataset::{Arrays, Dataset};
 use crate::error::Result;
 use crate::model::Model;
-use crate::plan::{Locality, Pace};
+use crate::plan::Locality;
 use crate::profile::{self, Busy, CPU};
 use crate::runtime::{Devices, MeasuredCall};
 use crate::train::Trainer;
@@ -264,54 +264,8 @@ pub fn measure_kernels(mut progress: impl FnMut(usize, usize)) -> Result<SuiteRe
     Ok(SuiteReport { times, busy: busy.0, disturbed: busy.disturbs(), kept })
 }
 
-/// The training of the suite that [`Pace::measure`] repeats: the number of its shape, its model and its hidden width.
-const AGAIN: (usize, (&str, usize)) = (2, ("sage", 32));
-
-/// How often it is repeated. The fastest time counts: what slows a few milliseconds does not last.
-const ROUNDS: usize = 6;
-
-impl Pace {
-    /// Measures how fast the cores of this machine are now: repeats a short training of the suite, and compares its calls with
-    /// the times that are remembered. Returns `None` if none are.
-    ///
-    /// # Cost
-    /// About a fifth of a second, and 50 MB during that time.
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if the host does not have enough memory.
-    pub fn measure() -> Result<Option<Self>> {
-        let profile = profile::load(CPU)?;
-        let times = profile::kernel_times(CPU, &profile);
-        if !times.has_suite() {
-            return Ok(None);
-        }
-        let (number, training) = AGAIN;
-        let data = SHAPES[number].dataset(number as u64)?;
-        let locality = Locality::new(CPU, &profile).of_graph(data.graph());
-        let mut trainer = SHAPES[number].trainer(&data, training, None)?;
-        let mut least: Option<(f64, Vec<MeasuredCall>)> = None;
-        for _ in 0..ROUNDS {
-            let (epochs, busy) = epochs(&mut trainer, &locality)?;
-            let calls = typical(&epochs, busy);
-            let sum = calls.iter().map(|call| call.seconds).sum();
-            if least.as_ref().is_none_or(|(least, _)| sum < *least) {
-                least = Some((sum, calls));
-            }
-        }
-        let calls = least.map_or_else(Vec::new, |(_, calls)| calls);
-        let both = |call: &MeasuredCall| Some([times.of_suite(&call.kernel, &call.work)?, call.seconds]);
-        Ok(Some(Self::of(calls.iter().filter_map(both))))
-    }
-}
-
 /// Runs a few epochs and adds the times of their calls. Beside other programs, the least times count.
 fn observe(times: &mut KernelTimes, trainer: &mut Trainer, locality: &Locality) -> Result<()> {
-    let (epochs, busy) = epochs(trainer, locality)?;
-    add_typical(times, &epochs, (true, busy));
-    Ok(())
-}
-
-/// Runs a few epochs. Returns their calls, and how busy others were.
-fn epochs(trainer: &mut Trainer, locality: &Locality) -> Result<(Vec<Vec<MeasuredCall>>, Busy)> {
     let watch = Busy::watch();
     trainer.start_trace();
     let mut epochs = Vec::new();
@@ -321,7 +275,8 @@ fn epochs(trainer: &mut Trainer, locality: &Locality) -> Result<(Vec<Vec<Measure
             epochs.push(trainer.measured_calls(locality));
         }
     }
-    Ok((epochs, watch.end()))
+    add_typical(times, &epochs, (true, watch.end()));
+    Ok(())
 }
 
 /// Adds for each call the median of its times in these epochs, or the least one if others were busy: disturbances only slow

@@ -6,7 +6,6 @@ use lapidary_cost_model::{Estimate, KernelTimes, Profile, Quantity};
 use lapidary_kernels::{Call, Price, Slot};
 
 use super::on_gpu;
-use super::pace::Pace;
 use super::timeline::Timeline;
 use super::work::{HALO, Locality, between_work, copy_work, kernel_work};
 use super::{Planned, PlannedDevice, Script};
@@ -38,8 +37,6 @@ pub struct Rates {
     /// The device's profile.
     pub profile: Profile,
     measured: Option<(KernelTimes, Locality)>,
-    /// How fast the cores are now, if they all work on one call.
-    pace: Pace,
     /// The number of devices that share this device's cores. Each gets its share of the time.
     sharing: f64,
     /// Whether copies use the cores that compute. They then hide nothing.
@@ -49,23 +46,12 @@ pub struct Rates {
 impl Rates {
     /// Returns the rates of a profile alone, of a device that shares its cores with nothing.
     pub fn of_profile(profile: Profile) -> Self {
-        Self { profile, measured: None, pace: Pace::default(), sharing: 1.0, shares_cores: false }
+        Self { profile, measured: None, sharing: 1.0, shares_cores: false }
     }
 
     /// Returns the rates of measured kernels, as far as they are known.
     pub(crate) fn measured(profile: Profile, times: KernelTimes, locality: Locality) -> Self {
         Self { measured: Some((times, locality)), ..Self::of_profile(profile) }
-    }
-
-    /// Sets how fast the cores are now.
-    pub(crate) fn at_pace(self, pace: Pace) -> Self {
-        Self { pace, ..self }
-    }
-
-    /// Returns how fast the cores are now, if that changes predictions.
-    pub(crate) fn pace(&self) -> Option<Pace> {
-        // A device that shares the cores has few of them for itself, which wait for no others.
-        Some(self.pace).filter(|pace| self.sharing == 1.0 && pace.is_other())
     }
 
     /// Makes the device one of so many that share the cores of a host, which also copy.
@@ -89,8 +75,6 @@ impl Rates {
         };
         let gather_s = || on_gpu::gather_s(&self.profile, lowered, call, locality);
         let measured = times.predict(&name, &work).or_else(|| times.predict(&name.replace(HALO, ""), &work));
-        let now = |then_s| self.pace().map_or(then_s, |pace| pace.now(then_s));
-        let measured = measured.map(|estimate| Estimate { seconds: now(estimate.seconds), ..estimate });
         let estimate = measured.unwrap_or_else(|| by_profile(cached_share(), gather_s()));
         (name, self.shared(estimate))
     }

@@ -57,11 +57,13 @@ type Writing = ArcRwLockWriteGuard<RawRwLock, Contents>;
 
 /// Bytes in use, freed buffers that are kept, and edges that are stored window by window.
 struct Account {
-    // Invariant: used <= peak <= capacity, and used plus the spare bytes and those of the windows never exceed 1.5 times
-    // the peak nor, if the memory is the host's, the capacity. A simulated device that is full keeps spare buffers too:
+    // Invariant: reserved <= used <= peak <= capacity. What is used and not just reserved, the spare bytes and those of the
+    // windows together never exceed 1.5 times the peak nor, if the memory is the host's, the capacity. A simulated device that is full keeps spare buffers too:
     // it has its memory at hand, as a GPU has. Without that margin, buffers of sizes that are not needed next would be
     // returned to the host at the peak of every epoch, and come back as new pages that the system has to clear.
     used: u64,
+    /// Bytes of slots that have no memory yet: most of them will take spare buffers.
+    reserved: u64,
     peak: u64,
     spare: Vec<AlignedBytes>,
     spare_bytes: u64,
@@ -79,7 +81,8 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new(capacity: u64, in_place: bool) -> Self {
-        let account = Account { used: 0, peak: 0, spare: Vec::new(), spare_bytes: 0, watched: Watched::default() };
+        let account =
+            Account { used: 0, reserved: 0, peak: 0, spare: Vec::new(), spare_bytes: 0, watched: Watched::default() };
         Self { capacity, in_place, account: Mutex::new(account), table: RwLock::new(Vec::new()) }
     }
 
@@ -112,8 +115,8 @@ impl Slots {
             return Err(Error::OutOfMemory { need_bytes: used, have_bytes: self.capacity });
         }
         account.used = used;
+        account.reserved += bytes;
         account.peak = account.peak.max(used);
-        account.trim(self.most_bytes());
         if table.len() <= index {
             table.resize_with(index + 1, || None);
         }
@@ -135,7 +138,7 @@ impl Slots {
             }
             // The slot is loaded again before anything reads it, so its pages can be released.
             Contents::Constant(bytes) => bytes.release(),
-            Contents::Reserved => {}
+            Contents::Reserved => account.reserved -= cell.bytes,
         }
         Ok(())
     }
@@ -169,15 +172,20 @@ impl Slots {
         Ok(HostSlot::Constant(shared))
     }
 
-    /// Returns memory for a slot: a spare buffer of the same size, or hardly more, whose pages are already mapped, or a
-    /// new one after `prepare`.
-    fn memory(&self, bytes: u64, prepare: impl FnOnce(&mut AlignedBytes)) -> Result<AlignedBytes> {
+    /// Returns memory for a slot with these contents: a spare buffer of the same size, or hardly more, whose pages are already
+    /// mapped, or a new one after `prepare`.
+    fn memory(&self, bytes: u64, contents: &Contents, prepare: impl FnOnce(&mut AlignedBytes)) -> Result<AlignedBytes> {
         let len = usize::try_from(bytes).map_err(|_| Error::HostMemory { need_bytes: bytes })?;
-        let spare = self.account.lock().take(len);
+        let spare = {
+            let mut account = self.account.lock();
+            let spare = account.take(len);
+            account.back(bytes, contents, self.most_bytes());
+            spare
+        };
         let mut memory = match spare {
             Some(memory) => memory,
             None => {
-                let mut memory = zeroed(len)?;
+                let mut memory = zeroed(len).inspect_err(|_| self.account.lock().unback(bytes, contents))?;
                 prepare(&mut memory);
                 memory
             }
@@ -196,7 +204,7 @@ impl Slots {
             let Ok(cell) = self.open().cell(slot) else { continue };
             let Ok(mut contents) = try_write(&cell, slot) else { continue };
             if matches!(*contents, Contents::Reserved)
-                && let Ok(memory) = self.memory(cell.bytes, touch)
+                && let Ok(memory) = self.memory(cell.bytes, &contents, touch)
             {
                 *contents = Contents::Own(memory);
             }
@@ -209,7 +217,9 @@ impl Slots {
         check_size(dst, src.len() as u64, cell.bytes)?;
         match src {
             HostSlot::Constant(bytes) if self.in_place && is_aligned(bytes) => {
-                *try_write(&cell, dst)? = Contents::Constant(bytes.clone());
+                let mut contents = try_write(&cell, dst)?;
+                self.account.lock().back(cell.bytes, &contents, self.most_bytes());
+                *contents = Contents::Constant(bytes.clone());
             }
             HostSlot::Constant(bytes) => table.writable(dst)?.bytes_mut().copy_from_slice(bytes),
             HostSlot::Staging(bytes) => table.writable(dst)?.bytes_mut().copy_from_slice(read(bytes).as_slice::<u8>()),
@@ -318,10 +328,25 @@ impl Account {
         self.peak.saturating_add(self.peak / 2).min(capacity)
     }
 
+    /// Notes that a slot with these contents gets memory.
+    fn back(&mut self, bytes: u64, contents: &Contents, capacity: u64) {
+        if matches!(contents, Contents::Reserved) {
+            self.reserved -= bytes;
+            self.trim(capacity);
+        }
+    }
+
+    /// Notes that there was no memory for such a slot after all.
+    fn unback(&mut self, bytes: u64, contents: &Contents) {
+        if matches!(contents, Contents::Reserved) {
+            self.reserved += bytes;
+        }
+    }
+
     /// Returns the oldest spare buffers to the host until the invariant holds, and then the windows.
     fn trim(&mut self, capacity: u64) {
         let most = self.most(capacity);
-        let held = self.used + self.watched.bytes();
+        let held = self.used - self.reserved + self.watched.bytes();
         while held + self.spare_bytes > most && !self.spare.is_empty() {
             self.spare_bytes -= self.spare.remove(0).len() as u64;
         }
@@ -372,9 +397,9 @@ impl Open<'_> {
         let mut contents = try_write(&cell, slot)?;
         match &*contents {
             Contents::Own(_) => {}
-            Contents::Reserved => *contents = Contents::Own(self.slots.memory(cell.bytes, |_| {})?),
+            Contents::Reserved => *contents = Contents::Own(self.slots.memory(cell.bytes, &contents, |_| {})?),
             Contents::Constant(bytes) => {
-                let mut own = self.slots.memory(cell.bytes, |_| {})?;
+                let mut own = self.slots.memory(cell.bytes, &contents, |_| {})?;
                 own.as_mut_slice().copy_from_slice(bytes);
                 *contents = Contents::Own(own);
             }
