@@ -58,9 +58,10 @@ type Writing = ArcRwLockWriteGuard<RawRwLock, Contents>;
 /// Bytes in use, freed buffers that are kept, and edges that are stored window by window.
 struct Account {
     // Invariant: reserved <= used <= peak <= capacity. What is used and not just reserved, the spare bytes and those of the
-    // windows together never exceed 1.5 times the peak nor, if the memory is the host's, the capacity. A simulated device that is full keeps spare buffers too:
-    // it has its memory at hand, as a GPU has. Without that margin, buffers of sizes that are not needed next would be
-    // returned to the host at the peak of every epoch, and come back as new pages that the system has to clear.
+    // windows together never exceed 1.5 times the peak nor, if the memory is the host's, the capacity. A simulated device
+    // that is full keeps spare buffers too: it has its memory at hand, as a GPU has. Without that margin, buffers of sizes
+    // that are not needed next would be returned to the host at the peak of every epoch, and come back as new pages that
+    // the system has to clear.
     used: u64,
     /// Bytes of slots that have no memory yet: most of them will take spare buffers.
     reserved: u64,
@@ -611,5 +612,45 @@ impl Block {
             own_sources: self.block.own_sources,
             halo_sources: self.block.halo_sources,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: usize = 1 << 12;
+
+    /// Writes to a slot. Returns where its memory is.
+    fn address(slots: &Slots, slot: Slot) -> usize {
+        slots.open().vec_mut::<u8>(slot, BYTES).expect("there is memory").view().as_ptr().addr()
+    }
+
+    #[test]
+    fn a_freed_buffer_waits_for_a_slot_that_has_no_memory_yet() {
+        let slots = Slots::new(1 << 20, true);
+        slots.alloc(Slot(0), BYTES as u64).expect("it fits");
+        let first = address(&slots, Slot(0));
+        slots.free(Slot(0)).expect("it is there");
+        slots.alloc(Slot(1), BYTES as u64).expect("it fits");
+        // If the buffer had been given back, this would take it.
+        let other = zeroed(BYTES).expect("there is memory");
+        assert_eq!(address(&slots, Slot(1)), first);
+        slots.alloc(Slot(2), BYTES as u64).expect("it fits");
+        slots.free(Slot(2)).expect("it is there");
+        slots.free(Slot(1)).expect("it is there");
+        assert_eq!((slots.used(), slots.account.lock().reserved), (0, 0));
+        drop(other);
+    }
+
+    #[test]
+    fn a_slot_that_gets_no_memory_can_be_freed() {
+        let slots = Slots::new(u64::MAX, true);
+        let bytes = 1u64 << 62;
+        slots.alloc(Slot(0), bytes).expect("there is no limit");
+        let refused = slots.open().vec_mut::<u8>(Slot(0), bytes as usize).map(drop);
+        assert!(matches!(refused, Err(Error::HostMemory { .. })), "{refused:?}");
+        slots.free(Slot(0)).expect("it is there");
+        assert_eq!((slots.used(), slots.account.lock().reserved), (0, 0));
     }
 }
