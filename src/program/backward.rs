@@ -97,31 +97,33 @@ fn operand_gradients(
             }
         });
         let operands = operands.collect::<Result<Vec<_>, _>>()?;
-        made.push(push_once(program, op, &operands)?);
+        made.push(push_rule(program, op, &operands)?);
     }
     let gradients = said.gradients.into_iter();
     Ok(gradients.map(|(place, value)| (inputs[place], named(value, &inputs, &outputs, upstream, &made))).collect())
 }
 
-/// Appends an operation of a gradient rule. Values of edges that are already in the order of the transposed block are taken.
-/// Those that a dropout makes are not moved: what it reads is, which is mostly constant, and is dropped in its new order.
-fn push_once(program: &mut Program, op: Op, operands: &[TensorId]) -> Result<TensorId, ProgramError> {
-    let Op::Edge(EdgeOp::Permute { .. }) = op else { return program.push1(op, operands) };
-    let (values, order) = (operands[0], operands[1]);
-    let made = |program: &Program, op: &Op, inputs: &[TensorId]| {
-        let alike = |&other: &OpId| program.op(other) == op && program.inputs(other) == inputs;
-        program.consumers(inputs[0]).into_iter().find(alike).map(|other| program.op_outputs(other)[0])
-    };
-    let push = |program: &mut Program, op: Op, inputs: &[TensorId]| match made(program, &op, inputs) {
-        Some(made) => Ok(made),
-        None => program.push1(op, inputs),
+/// Appends an operation of a gradient rule. Values of edges that a dropout makes are not brought into the order of the
+/// transposed block: what the dropout reads is, which is mostly constant, and is dropped in that order.
+fn push_rule(program: &mut Program, op: Op, operands: &[TensorId]) -> Result<TensorId, ProgramError> {
+    let (Op::Edge(EdgeOp::Permute { .. }), &[values, order]) = (&op, operands) else {
+        return program.push1(op, operands);
     };
     match program.producer(values).map(|maker| (program.op(maker).clone(), program.inputs(maker))) {
         Some((dropout @ Op::Row(RowStep::Dropout { .. }), inputs)) => {
-            let moved = push(program, op, &[inputs[0], order])?;
-            push(program, dropout, &[moved, inputs[1]])
+            let moved = push_once(program, op, &[inputs[0], order])?;
+            push_once(program, dropout, &[moved, inputs[1]])
         }
-        _ => push(program, op, operands),
+        _ => push_once(program, op, operands),
+    }
+}
+
+/// Returns what an equal operation has made already, or appends the operation.
+fn push_once(program: &mut Program, op: Op, inputs: &[TensorId]) -> Result<TensorId, ProgramError> {
+    let is_equal = |&other: &OpId| *program.op(other) == op && program.inputs(other) == inputs;
+    match program.consumers(inputs[0]).into_iter().find(is_equal) {
+        Some(other) => Ok(program.op_outputs(other)[0]),
+        None => program.push1(op, inputs),
     }
 }
 

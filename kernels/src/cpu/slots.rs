@@ -118,6 +118,7 @@ impl Slots {
         account.used = used;
         account.reserved += bytes;
         account.peak = account.peak.max(used);
+        account.trim(self.most_bytes());
         if table.len() <= index {
             table.resize_with(index + 1, || None);
         }
@@ -347,8 +348,8 @@ impl Account {
     /// Returns the oldest spare buffers to the host until the invariant holds, and then the windows.
     fn trim(&mut self, capacity: u64) {
         let most = self.most(capacity);
-        let held = self.used - self.reserved + self.watched.bytes();
-        while held + self.spare_bytes > most && !self.spare.is_empty() {
+        let held = self.used + self.watched.bytes();
+        while held - self.reserved + self.spare_bytes > most && !self.spare.is_empty() {
             self.spare_bytes -= self.spare.remove(0).len() as u64;
         }
         if held > most {
