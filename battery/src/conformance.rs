@@ -350,24 +350,17 @@ pub(crate) fn edge_values() {
         let want = reference::permute_edges(&wide(&values), &permutation);
         assert_close(&what, &got, &want, &absolute(&want), 0);
 
-        let what = format!("sparse_dropout, {}", graph.name);
         let key = DropoutKey { seed: 1, op: 2, first_row: 3, first_column: 0, rate: 0.5 };
-        let got = on_any_threads(&what, |rig| {
-            let out = rig.out(graph.edges(), 1);
-            let (block, values, clock) = (rig.block(&graph), rig.put(&values), rig.put(&[4u64, 1]));
-            rig.run(out, &drop_edges(key, block, values, clock, out.slot))
-        });
-        let want = reference::sparse_dropout((graph.view(), false), &wide(&values), key, 4);
-        assert_close(&what, &got, &want, &absolute(&want), 1);
-
-        let what = format!("sparse_dropout of a transposed block, {}", graph.name);
-        let got = on_any_threads(&what, |rig| {
-            let out = rig.out(graph.edges(), 1);
-            let (block, values, clock) = (rig.block(&graph), rig.put(&values), rig.put(&[4u64, 1]));
-            rig.run(out, &drop_edges_back(key, block, values, clock, out.slot))
-        });
-        let want = reference::sparse_dropout((graph.view(), true), &wide(&values), key, 4);
-        assert_close(&what, &got, &want, &absolute(&want), 1);
+        for is_transposed in [false, true] {
+            let what = format!("sparse_dropout, {}, transposed: {is_transposed}", graph.name);
+            let got = on_any_threads(&what, |rig| {
+                let out = rig.out(graph.edges(), 1);
+                let (block, values, clock) = (rig.block(&graph), rig.put(&values), rig.put(&[4u64, 1]));
+                rig.run(out, &drop_edges(key, (block, is_transposed), values, clock, out.slot))
+            });
+            let want = reference::sparse_dropout((graph.view(), is_transposed), &wide(&values), key, 4);
+            assert_close(&what, &got, &want, &absolute(&want), 1);
+        }
     }
 }
 

@@ -192,7 +192,7 @@ fn misshapen(rig: &Rig) -> Vec<(Call, &'static str)> {
         (call!(RowStep::Relu, [two], [three]), "out"),
         (call!(RowStep::ReluGrad, [two, three], [mat(2, 2)]), "y"),
         (drop_cells(key, two, vec(2), three), "out"),
-        (drop_edges(key, BlockSlots { edges: 1, ..block(2, 0) }, vec(2), vec(2), vec(2)), "indices"),
+        (drop_edges(key, (BlockSlots { edges: 1, ..block(2, 0) }, false), vec(2), vec(2), vec(2)), "indices"),
         (call!(Norm::Layer { eps }, [two, vec(2), vec(2)], [three]), "out"),
         (call!(Norm::InputGrad { eps }, [three, two, vec(2)], [mat(2, 2)]), "grad"),
         (call!(Norm::InputGrad { eps }, [two, mat(2, 2), vec(2)], [three]), "out"),

@@ -63,7 +63,7 @@ pub(crate) fn a_sparse_matrix_drops_the_cells_that_the_dense_one_does() {
     let sparse = on_any_threads("sparse_dropout", |rig| {
         let out = rig.out(graph.edges(), 1);
         let (block, values, clock) = (rig.block(&graph), rig.put(&values), rig.put(&[2u64, 1]));
-        rig.run(out, &drop_edges(key, block, values, clock, out.slot))
+        rig.run(out, &drop_edges(key, (block, false), values, clock, out.slot))
     });
     for v in 0..graph.rows() {
         for edge in graph.view().edges(v) {
@@ -76,7 +76,7 @@ pub(crate) fn a_sparse_matrix_drops_the_cells_that_the_dense_one_does() {
     let got = on_any_threads("sparse_dropout of the transposed block", |rig| {
         let out = rig.out(back.edges(), 1);
         let (block, values, clock) = (rig.block(&back), rig.put(&moved), rig.put(&[2u64, 1]));
-        rig.run(out, &drop_edges_back(key, block, values, clock, out.slot))
+        rig.run(out, &drop_edges(key, (block, true), values, clock, out.slot))
     });
     let want: Vec<f32> = permutation.iter().map(|&edge| sparse[edge as usize]).collect();
     assert!(same_bits(&got, &want), "the transposed block has other values");

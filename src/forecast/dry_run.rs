@@ -342,7 +342,7 @@ impl<'a> DryRun<'a> {
     /// Returns what predicts times: this hardware's measured kernels and caches, and the profile for the rest.
     pub(super) fn rates(&self, profile: &Profile, inputs: Option<&Inputs>) -> Rates {
         let word = self.profile_name();
-        let locality = Locality::new(&word, profile).repeating(self.options.devices.in_place());
+        let locality = Locality::new(&word, profile).with_place(self.options.devices.in_place());
         let locality = match inputs {
             Some(inputs) => locality.of_graph(&inputs.graph),
             None => locality,

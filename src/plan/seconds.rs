@@ -22,8 +22,8 @@ const MACHINE: f64 = 0.08;
 pub(crate) const COPY_IN: &str = "copy to the device";
 pub(crate) const COPY_OUT: &str = "copy to the host";
 
-/// Names under which the time between two calls is learned: on cores that copy nothing; and with lanes that wait for each
-/// other, or copies.
+/// Names under which the time between two calls is learned: of calls that one thread makes one after the other, without
+/// copies; and of others.
 const BETWEEN: [&str; 2] = ["between calls", "between calls and copies"];
 
 /// Returns the name under which the time between two calls of a script is learned.

@@ -27,8 +27,9 @@ pub struct Locality {
     last_bytes: f64,
     /// Whether gathers may run in passes, which copy what they read into the last cache.
     in_passes: bool,
-    /// Whether gathers repeat in the host's memory, and so run over windows of long rows.
-    repeats: bool,
+    /// Whether calls run in the host's memory, one after the other on the thread that asks for them. Gathers over a graph
+    /// then run over windows of long rows.
+    in_place: bool,
     /// Reuse of rows by gathers over the graph, and over the transposed graph.
     graph: [Arc<Reuse>; 2],
     random: Arc<Reuse>,
@@ -45,20 +46,20 @@ impl Locality {
             all_near_bytes: near_bytes * rayon::current_num_threads() as f64,
             last_bytes: USABLE * profile.cache_bytes as f64,
             in_passes: is_host,
-            repeats: false,
+            in_place: false,
             graph: [random.clone(), random.clone()],
             random,
         }
     }
 
-    /// Sets whether gathers over a graph repeat on a device that computes in the host's memory.
-    pub(crate) fn repeating(self, in_place: bool) -> Self {
-        Self { repeats: self.in_passes && in_place, ..self }
+    /// Sets whether the device computes in the host's memory.
+    pub(crate) fn with_place(self, in_place: bool) -> Self {
+        Self { in_place: self.in_passes && in_place, ..self }
     }
 
-    /// Whether calls run in the host's memory, one after the other on the thread that asks for them.
+    /// Whether the device computes in the host's memory.
     pub(super) fn is_in_place(&self) -> bool {
-        self.repeats
+        self.in_place
     }
 
     /// Looks at the order in which gathers over a graph read their sources.
@@ -113,7 +114,7 @@ impl Locality {
         let width = row_bytes.div_ceil(4);
         let sizes = [rows, edges, sources];
         let over_windows =
-            if self.repeats && ascend && is_plain { cpu::repeated_gather_passes(sizes, width) } else { None };
+            if self.in_place && ascend && is_plain { cpu::repeated_gather_passes(sizes, width) } else { None };
         let passes = || self.in_passes.then(|| cpu::gather_passes(sizes, ascend, width)).flatten();
         if let Some([columns, of_pass]) = over_windows.or_else(passes) {
             let (by_column, by_source) = (width.div_ceil(columns), sources.div_ceil(of_pass));
@@ -206,7 +207,7 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
         work = work.with(Quantity::DrawnCells, call.out().numbers() as f64);
     }
     if matches!(call.op.head(), Op::Edge(EdgeOp::Dropout { block, .. }) if block.is_transposed()) {
-        name += " by source";
+        name += " transposed";
     }
     if call.stored() == DType::Bf16 {
         name += " bf16";

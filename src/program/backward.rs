@@ -103,8 +103,8 @@ fn operand_gradients(
     Ok(gradients.map(|(place, value)| (inputs[place], named(value, &inputs, &outputs, upstream, &made))).collect())
 }
 
-/// Appends an operation of a gradient rule. Values of edges that a dropout makes are not brought into the order of the
-/// transposed block: what the dropout reads is, which is mostly constant, and is dropped in that order.
+/// Appends an operation of a gradient rule. If it permutes what a dropout has made, the two change places: first the values
+/// are permuted, then they are dropped. The values before a dropout are mostly constant, so they are permuted once.
 fn push_rule(program: &mut Program, op: Op, operands: &[TensorId]) -> Result<TensorId, ProgramError> {
     let (Op::Edge(EdgeOp::Permute { .. }), &[values, order]) = (&op, operands) else {
         return program.push1(op, operands);

@@ -279,7 +279,7 @@ impl Trainer {
     pub(crate) fn measured_calls(&self, locality: &Locality) -> Vec<MeasuredCall> {
         let (Some(trace), (_, phases)) = (&self.trace, self.phases(self.epoch)) else { return Vec::new() };
         let sharing = self.setup.options.devices.sharing_cores();
-        let locality = locality.clone().repeating(self.setup.options.devices.in_place());
+        let locality = locality.clone().with_place(self.setup.options.devices.in_place());
         self.session.measured_calls(phases, trace.spans(), (&locality, sharing))
     }
 

@@ -38,17 +38,16 @@ pub fn drop_cells(key: DropoutKey, x: Mat, clock: Slot, out: Mat) -> Call {
     )
 }
 
-pub fn drop_edges(key: DropoutKey, block: BlockSlots, values: Slot, clock: Slot, out: Slot) -> Call {
-    drop_edges_of(GRAPH, key, block, [values, clock, out])
-}
-
-/// Returns the dropout of the values of a transposed block: its sources are the rows of the matrix.
-pub fn drop_edges_back(key: DropoutKey, block: BlockSlots, values: Slot, clock: Slot, out: Slot) -> Call {
-    drop_edges_of(GRAPH.transpose(), key, block, [values, clock, out])
-}
-
-fn drop_edges_of(spec: BlockSpec, key: DropoutKey, block: BlockSlots, [values, clock, out]: [Slot; 3]) -> Call {
-    let op = EdgeOp::Dropout { block: spec, rate: key.rate, salt: key.op };
+/// Returns the dropout of the values of a block. The sources of a transposed one are the rows of the matrix.
+pub fn drop_edges(
+    key: DropoutKey,
+    (block, is_transposed): (BlockSlots, bool),
+    values: Slot,
+    clock: Slot,
+    out: Slot,
+) -> Call {
+    let of = if is_transposed { GRAPH.transpose() } else { GRAPH };
+    let op = EdgeOp::Dropout { block: of, rate: key.rate, salt: key.op };
     Call::over(op, keyed(key), Some(block), [values, clock], [out])
 }
 

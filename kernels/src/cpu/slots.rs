@@ -57,11 +57,11 @@ type Writing = ArcRwLockWriteGuard<RawRwLock, Contents>;
 
 /// Bytes in use, freed buffers that are kept, and edges that are stored window by window.
 struct Account {
-    // Invariant: reserved <= used <= peak <= capacity. What is used and not just reserved, the spare bytes and those of the
-    // windows together never exceed 1.5 times the peak nor, if the memory is the host's, the capacity. A simulated device
-    // that is full keeps spare buffers too: it has its memory at hand, as a GPU has. Without that margin, buffers of sizes
-    // that are not needed next would be returned to the host at the peak of every epoch, and come back as new pages that
-    // the system has to clear.
+    // Invariant: reserved <= used <= peak <= capacity. used - reserved, the spare bytes and those of the windows together
+    // never exceed 1.5 times the peak nor, if the memory is the host's, the capacity. A simulated device that is full keeps
+    // spare buffers too: it has its memory at hand, as a GPU has. Without that margin, buffers of sizes that are not needed
+    // next would be returned to the host at the peak of every epoch, and come back as new pages that the system has to
+    // clear.
     used: u64,
     /// Bytes of slots that have no memory yet: most of them will take spare buffers.
     reserved: u64,
@@ -181,13 +181,13 @@ impl Slots {
         let spare = {
             let mut account = self.account.lock();
             let spare = account.take(len);
-            account.back(bytes, contents, self.most_bytes());
+            account.gets_memory(bytes, contents, self.most_bytes());
             spare
         };
         let mut memory = match spare {
             Some(memory) => memory,
             None => {
-                let mut memory = zeroed(len).inspect_err(|_| self.account.lock().unback(bytes, contents))?;
+                let mut memory = zeroed(len).inspect_err(|_| self.account.lock().gets_none(bytes, contents))?;
                 prepare(&mut memory);
                 memory
             }
@@ -220,7 +220,7 @@ impl Slots {
         match src {
             HostSlot::Constant(bytes) if self.in_place && is_aligned(bytes) => {
                 let mut contents = try_write(&cell, dst)?;
-                self.account.lock().back(cell.bytes, &contents, self.most_bytes());
+                self.account.lock().gets_memory(cell.bytes, &contents, self.most_bytes());
                 *contents = Contents::Constant(bytes.clone());
             }
             HostSlot::Constant(bytes) => table.writable(dst)?.bytes_mut().copy_from_slice(bytes),
@@ -331,7 +331,7 @@ impl Account {
     }
 
     /// Notes that a slot with these contents gets memory.
-    fn back(&mut self, bytes: u64, contents: &Contents, capacity: u64) {
+    fn gets_memory(&mut self, bytes: u64, contents: &Contents, capacity: u64) {
         if matches!(contents, Contents::Reserved) {
             self.reserved -= bytes;
             self.trim(capacity);
@@ -339,7 +339,7 @@ impl Account {
     }
 
     /// Notes that there was no memory for such a slot after all.
-    fn unback(&mut self, bytes: u64, contents: &Contents) {
+    fn gets_none(&mut self, bytes: u64, contents: &Contents) {
         if matches!(contents, Contents::Reserved) {
             self.reserved += bytes;
         }
