@@ -334,15 +334,28 @@ fn products_in_tf32_train_almost_as_in_f32() {
     };
     let [f32, tf32] = ["f32", "tf32"].map(run);
     assert_ne!(f32, tf32);
+    let exact = run("3xtf32");
+    assert!(
+        f32 != exact && pairs(&f32, &exact).all(|(f32, exact)| (f32 - exact).abs() <= 1e-5 * f32),
+        "{f32:?} {exact:?}"
+    );
     assert!(pairs(&f32, &tf32).all(|(f32, tf32)| (f32 - tf32).abs() <= 1e-2 * f32), "{f32:?} {tf32:?}");
     // Not without cuBLAS, on an older GPU or on a CPU.
     let tf32 = ["--matmul", "tf32", "--devices"];
     let said = refused(&mut emulated(false), &[&KARATE[..], &tf32, &["cuda:0"]].concat());
     assert!(said.contains("cannot multiply in TF32: it takes cuBLAS") && said.contains("pip install"), "{said}");
-    let said = refused(emulated(true).env("EMULATED_CAPABILITY", "75"), &[&KARATE[..], &tf32, &["cuda:0"]].concat());
-    assert!(said.contains("it takes compute capability 8.0, and it has 7.5"), "{said}");
-    let said = refused(&mut emulated(true), &[&KARATE[..], &tf32, &["cpu"]].concat());
-    assert!(said.contains("cannot multiply in TF32: it is a CPU"), "{said}");
+    // Lapidary's own kernel does without cuBLAS.
+    let exact = ["--matmul", "3xtf32", "--devices"];
+    assert_eq!(losses(&train(&mut emulated(false), &[&KARATE[..], &exact, &["cuda:0"]].concat())), run("3xtf32"));
+    for matmul in [tf32, exact] {
+        let on_old = [&KARATE[..], &matmul, &["cuda:0"]].concat();
+        let said = refused(emulated(true).env("EMULATED_CAPABILITY", "75"), &on_old);
+        assert!(said.contains("it takes compute capability 8.0, and it has 7.5"), "{said}");
+    }
+    for matmul in [tf32, exact] {
+        let said = refused(&mut emulated(true), &[&KARATE[..], &matmul, &["cpu"]].concat());
+        assert!(said.contains("cannot multiply in TF32: it is a CPU"), "{said}");
+    }
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! Compares every call of the CPU device with the serial `f64` reference, on one thread and on three.
 
+use std::num::NonZeroUsize;
+
 use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::op::{Grid, Linear, Loss, Move, RowStep, Slice};
 use lapidary_kernels::{
-    Arg, Call, DropoutKey, Error, MatMut, MatView, Targets, cpu, linear_weight_grad_workspace_bytes, reference,
+    Arg, Call, CpuDevice, DropoutKey, Error, MatMut, MatView, Matmul, Targets, cpu, cuda,
+    linear_weight_grad_workspace_bytes, reference,
 };
 
 pub(crate) fn the_comparer_objects_to_one_wrong_cell() {
@@ -113,53 +116,86 @@ pub(crate) fn a_gather_by_some_columns_at_a_time_has_the_same_bits() {
     }
 }
 
+/// Products of these rows, columns of the input, and columns of the output.
+const PRODUCTS: [[usize; 3]; 10] = [
+    [0, 3, 4],
+    [5, 0, 4],
+    [5, 4, 0],
+    [1, 1, 1],
+    [3, 17, 41],
+    [100, 602, 16],
+    [1536, 16, 7],
+    [1537, 7, 3],
+    [5000, 41, 17],
+    [4100, 64, 100],
+];
+
 pub(crate) fn linear_and_its_gradients() {
-    let shapes = [
-        (0, 3, 4),
-        (5, 0, 4),
-        (5, 4, 0),
-        (1, 1, 1),
-        (3, 17, 41),
-        (100, 602, 16),
-        (1536, 16, 7),
-        (1537, 7, 3),
-        (5000, 41, 17),
-        (4100, 64, 100),
-    ];
-    for (n, d_in, d_out) in shapes {
-        let numbers = &mut Numbers((n * d_in + d_out) as u64);
-        let x = numbers.matrix(n, d_in);
-        let weight = numbers.matrix(d_out, d_in);
-        let grad = numbers.matrix(n, d_out);
-        let (dx, dw, dg) = (x.dense(), weight.dense(), grad.dense());
-        let (ax, aw, ag) = (dx.map(f64::abs), dw.map(f64::abs), dg.map(f64::abs));
-
-        let what = format!("linear, {n} x {d_in} x {d_out}");
-        let got = on_any_threads(&what, |rig| {
-            let out = rig.out(n, d_out);
-            rig.run(out, &call!(Linear::Product, [rig.mat(&x), rig.mat(&weight)], [out]))
-        });
-        let magnitude = reference::linear(&ax, &aw);
-        assert_close(&what, &got, &reference::linear(&dx, &dw).data, &magnitude.data, d_in);
-
-        let what = format!("linear_input_grad, {n} x {d_in} x {d_out}");
-        let got = on_any_threads(&what, |rig| {
-            let out = rig.out(n, d_in);
-            rig.run(out, &call!(Linear::InputGrad, [rig.mat(&grad), rig.mat(&weight)], [out]))
-        });
-        let magnitude = reference::linear_input_grad(&ag, &aw);
-        assert_close(&what, &got, &reference::linear_input_grad(&dg, &dw).data, &magnitude.data, d_out);
-
-        let what = format!("linear_weight_grad, {n} x {d_in} x {d_out}");
-        let got = on_any_threads(&what, |rig| {
-            let out = rig.out(d_out, d_in);
-            let bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64);
-            let workspace = (bytes > 0).then(|| rig.put(&vec![f32::NAN; bytes as usize / 4]));
-            rig.run(out, &Call { workspace, ..call!(Linear::WeightGrad, [rig.mat(&grad), rig.mat(&x)], [out]) })
-        });
-        let magnitude = reference::linear_weight_grad(&ag, &ax);
-        assert_close(&what, &got, &reference::linear_weight_grad(&dg, &dx).data, &magnitude.data, n);
+    for shape in PRODUCTS {
+        are_products(shape, 0, |what, run| on_any_threads(what, run));
     }
+}
+
+/// The product of two numbers is off by four units in the last place: both cross products by one, as 12 bits of a rest
+/// are rounded to 11, and the product of the rests by two.
+pub(crate) fn products_in_3xtf32_are_almost_those_in_f32() {
+    let matmul = Matmul::Tf32x3;
+    let Some(ordinal) = gpu() else {
+        let objection = CpuDevice::new(NonZeroUsize::new(1), u64::MAX).unwrap().matmul(matmul).unwrap_err();
+        assert!(matches!(objection, Error::NoTf32 { .. }), "{objection}");
+        return;
+    };
+    let options = cuda::Options { matmul, ..cuda::Options::default() };
+    let rig = match cuda::open_with(&format!("cuda:{ordinal}"), ordinal, u64::MAX, &options) {
+        Ok(device) => Rig::on(device),
+        Err(Error::NoTf32 { why }) => return println!("SKIPPED: {why}"),
+        Err(error) => panic!("{error}"),
+    };
+    let kernels = rig.device.choices().concat();
+    assert!(kernels.contains("3xtf32"), "{kernels}");
+    for shape in PRODUCTS {
+        are_products(shape, 4, |_, run| run(&rig));
+    }
+}
+
+/// Checks a product and its gradients, where the product of two numbers may be off by `units` in the last place.
+fn are_products(
+    [n, d_in, d_out]: [usize; 3],
+    units: usize,
+    result: impl Fn(&str, &dyn Fn(&Rig) -> Vec<f32>) -> Vec<f32>,
+) {
+    let numbers = &mut Numbers((n * d_in + d_out) as u64);
+    let x = numbers.matrix(n, d_in);
+    let weight = numbers.matrix(d_out, d_in);
+    let grad = numbers.matrix(n, d_out);
+    let (dx, dw, dg) = (x.dense(), weight.dense(), grad.dense());
+    let (ax, aw, ag) = (dx.map(f64::abs), dw.map(f64::abs), dg.map(f64::abs));
+
+    let what = format!("linear, {n} x {d_in} x {d_out}");
+    let got = result(&what, &|rig| {
+        let out = rig.out(n, d_out);
+        rig.run(out, &call!(Linear::Product, [rig.mat(&x), rig.mat(&weight)], [out]))
+    });
+    let magnitude = reference::linear(&ax, &aw);
+    assert_close(&what, &got, &reference::linear(&dx, &dw).data, &magnitude.data, d_in + units);
+
+    let what = format!("linear_input_grad, {n} x {d_in} x {d_out}");
+    let got = result(&what, &|rig| {
+        let out = rig.out(n, d_in);
+        rig.run(out, &call!(Linear::InputGrad, [rig.mat(&grad), rig.mat(&weight)], [out]))
+    });
+    let magnitude = reference::linear_input_grad(&ag, &aw);
+    assert_close(&what, &got, &reference::linear_input_grad(&dg, &dw).data, &magnitude.data, d_out + units);
+
+    let what = format!("linear_weight_grad, {n} x {d_in} x {d_out}");
+    let got = result(&what, &|rig| {
+        let out = rig.out(d_out, d_in);
+        let bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64);
+        let workspace = (bytes > 0).then(|| rig.put(&vec![f32::NAN; bytes as usize / 4]));
+        rig.run(out, &Call { workspace, ..call!(Linear::WeightGrad, [rig.mat(&grad), rig.mat(&x)], [out]) })
+    });
+    let magnitude = reference::linear_weight_grad(&ag, &ax);
+    assert_close(&what, &got, &reference::linear_weight_grad(&dg, &dx).data, &magnitude.data, n + units);
 }
 
 /// Returns some columns of a matrix.

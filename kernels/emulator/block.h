@@ -18,6 +18,7 @@ struct Fiber {
     unsigned mask;   // lanes that it waits for
     int operation;   // the operation it waits in; all lanes of a mask must be in the same one
     uint64_t value;  // value that it shows to the others
+    std::vector<Copy> copies;  // begun and not waited for
 };
 
 struct Block {

@@ -4,7 +4,7 @@
 // a shuffle or a vote. The order of threads and blocks is drawn from a seed. A thread sees the writes of others only
 // after a barrier, so these faults are detected: a missing barrier, a barrier that not all threads reach, a shuffle
 // from a lane that does not take part, and an address that is not a multiple of its type's alignment.
-// Not emulated: warps in lockstep, concurrent blocks, tensor cores, inline PTX, asynchronous copies.
+// Not emulated: warps in lockstep, concurrent blocks, inline PTX. What kernels do by PTX has a macro (simt.h).
 #include "block.h"
 
 #include <cstdio>
@@ -99,7 +99,7 @@ static unsigned lane() { return thread() % WARP; }
 static Fiber* warp() { return block.current - lane(); }
 static bool exists(unsigned lane) { return warp() + lane < block.fibers.data() + block.fibers.size(); }
 
-enum Operation { SYNC = 1, SHUFFLE, SHUFFLE_XOR, VOTE };
+enum Operation { SYNC = 1, SHUFFLE, SHUFFLE_XOR, VOTE, MMA };
 
 // Waits until every living lane of `mask` is in the same operation with the same mask.
 static void meet(unsigned mask, int operation) {
@@ -124,7 +124,7 @@ static size_t release_warps() {
     for (size_t first = 0; first < fibers.size(); first += WARP) {
         const size_t lanes = fibers.size() - first < WARP ? fibers.size() - first : WARP;
         for (unsigned i = 0; i < lanes; ++i) {
-            const Fiber fiber = fibers[first + i];
+            const Fiber& fiber = fibers[first + i];
             if (fiber.state != State::AtWarp || !has_met(&fibers[first], fiber, lanes)) continue;
             unsigned met = 0;
             for (unsigned q = 0; q < lanes; ++q)
@@ -231,6 +231,38 @@ int vote(unsigned mask, int mine) {
         if ((mask >> lane & 1) && exists(lane) && warp()[lane].state != State::Ended) any |= warp()[lane].value != 0;
     meet(mask, -VOTE);
     return any;
+}
+
+// A tensor core ignores the last 13 bits of a number.
+static float tf32(unsigned bits) { return __uint_as_float(bits & ~0x1fffu); }
+
+struct Operands {
+    const unsigned *a, *b;
+};
+static const Operands& operands_of(unsigned lane) { return *(const Operands*)warp()[lane].value; }
+
+void mma_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    const Operands own = {a, b};
+    block.current->value = (uint64_t)&own;
+    meet(~0u, MMA);
+    for (unsigned e = 0; e < 4; ++e) {
+        const unsigned row = lane() / 4 + e / 2 * 8, column = lane() % 4 * 2 + e % 2;
+        for (unsigned k = 0; k < 8; ++k) {
+            const float left = tf32(operands_of(row % 8 * 4 + k % 4).a[row / 8 + k / 4 * 2]);
+            sum[e] += left * tf32(operands_of(column * 4 + k % 4).b[k / 4]);
+        }
+    }
+    meet(~0u, -MMA);
+}
+
+void begin(Copy copy) { block.current->copies.push_back(copy); }
+
+Copy next_begun() {
+    std::vector<Copy>& copies = block.current->copies;
+    if (copies.empty()) return {nullptr, nullptr};
+    const Copy copy = copies.back();
+    copies.pop_back();
+    return copy;
 }
 
 }  // namespace simt

@@ -58,6 +58,16 @@ uint64_t shuffle(unsigned mask, uint64_t value, unsigned source);
 uint64_t shuffle_xor(unsigned mask, uint64_t value, unsigned other);
 // Returns whether any lane of `mask` gives something other than 0.
 int vote(unsigned mask, int mine);
+// Adds the product of matrices that the lanes of a warp hold together, as a tensor core does; see product_3xtf32.cu.
+void mma_tf32(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+// A copy to shared memory that a thread began.
+struct Copy {
+    float* to;
+    const float* from;  // null for a 0
+};
+void begin(Copy copy);
+// Returns the copies that this thread began, one by one, and then one to null.
+Copy next_begun();
 // Tells the race checker of an atomic access, see races.cpp.
 void atomic_access(void* at, size_t bytes);
 
@@ -104,6 +114,19 @@ T __shfl_xor_sync(unsigned mask, T value, unsigned other) {
     return simt::exchanged<T, simt::shuffle_xor>(mask, value, other);
 }
 inline int __any_sync(unsigned mask, int mine) { return simt::vote(mask, mine); }
+
+#define MMA_TF32 simt::mma_tf32
+#define COPY_ASYNC simt_copy_async
+#define WAIT_FOR_COPIES simt_wait_for_copies
+
+// The place has no number before the wait.
+inline void simt_copy_async(float* to, const float* from, bool there) {
+    *to = NAN;
+    simt::begin({to, there ? from : nullptr});
+}
+inline void simt_wait_for_copies() {
+    for (simt::Copy copy = simt::next_begun(); copy.to; copy = simt::next_begun()) *copy.to = copy.from ? *copy.from : 0.0f;
+}
 
 // Fibers only switch where they wait, so this is atomic.
 template <class T>

@@ -1,7 +1,7 @@
 //! How matrices are multiplied.
 
-/// How matrices are multiplied. [`Matmul::Bf16`] concerns those stored as bf16 on a CPU, [`Matmul::Tf32`] those stored as
-/// f32 on a GPU. Others are not changed by it.
+/// How matrices are multiplied. [`Matmul::Bf16`] concerns those stored as bf16 on a CPU; [`Matmul::Tf32`] and
+/// [`Matmul::Tf32x3`] those stored as f32 on a GPU of compute capability 8.0 or later. Others are not changed by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Matmul {
     /// Numbers are widened to f32. A result has the bits of the f32 product, rounded, on every CPU.
@@ -11,8 +11,11 @@ pub enum Matmul {
     /// Sums are f32 as well, but in another order, so last bits differ.
     Bf16,
     /// By a GPU's tensor cores, which read f32 numbers rounded to TF32: 10 bits behind the binary point. Sums are f32.
-    /// It takes cuBLAS, and a GPU of compute capability 8.0 or later.
+    /// It takes cuBLAS.
     Tf32,
+    /// By a GPU's tensor cores, with each f32 number as the sum of two TF32 numbers. A product of two numbers lacks at most
+    /// 2^-21 of it, and sums are f32. Infinite numbers become NaN.
+    Tf32x3,
 }
 
 impl Matmul {
@@ -21,16 +24,17 @@ impl Matmul {
         match self {
             Self::F32 => true,
             Self::Bf16 => has_avx512_bf16(),
-            Self::Tf32 => false,
+            Self::Tf32 | Self::Tf32x3 => false,
         }
     }
 
-    /// Returns the short name: `f32`, `bf16` or `tf32`.
+    /// Returns the short name: `f32`, `bf16`, `tf32` or `3xtf32`.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::Tf32 => "tf32",
+            Self::Tf32x3 => "3xtf32",
         }
     }
 }

@@ -30,12 +30,13 @@ const SLOWEST: [&str; 6] = [
 
 /// Returns the tests that together run every kernel; in `ci/long`, no filter.
 pub fn every_kernel() -> &'static [&'static str] {
-    const EVERY_KERNEL: [&str; 11] = [
+    const EVERY_KERNEL: [&str; 12] = [
         "a_gather_has_the_same_bits",
         "gathers_in_bf16_are",
         SLOWEST_OF_RACES,
         "cells_rows_and_columns",
         "linear_and_its_gradients",
+        "products_in_3xtf32",
         "edge_values",
         "packed_rows",
         "losses_and_counts",
@@ -206,6 +207,17 @@ fn a_missing_barrier_is_found() {
     let plant = "square[down][across] = a.x[(row + down) * a.cols + column + across];\n    __syncthreads();=>\
                  square[down][across] = a.x[(row + down) * a.cols + column + across];";
     finds(plant, false, &["cells_rows_and_columns"], "transpose");
+}
+
+#[test]
+fn a_product_that_does_not_wait_for_its_copies_is_found() {
+    finds("WAIT_FOR_COPIES();=>", false, &["products_in_3xtf32"], "cell 0 is NaN");
+}
+
+#[test]
+#[ignore = "full: compiles changed kernels with and without the fault: 5 s"]
+fn a_product_without_the_rests_of_its_numbers_is_found() {
+    finds("MMA_TF32(part[i][j], a_rest, b[j])=>(void)a_rest", false, &["products_in_3xtf32"], "1 x 1 x 1: cell 0");
 }
 
 #[test]

@@ -82,8 +82,13 @@ impl DeviceSettings {
         if let Some(threads) = self.threads {
             devices = devices.threads(threads);
         }
-        let matmul =
-            [("auto", None), ("f32", Some(Matmul::F32)), ("bf16", Some(Matmul::Bf16)), ("tf32", Some(Matmul::Tf32))];
+        let matmul = [
+            ("auto", None),
+            ("f32", Some(Matmul::F32)),
+            ("bf16", Some(Matmul::Bf16)),
+            ("tf32", Some(Matmul::Tf32)),
+            ("3xtf32", Some(Matmul::Tf32x3)),
+        ];
         if let Some(matmul) = chosen("matmul", &self.matmul, &matmul)? {
             devices = devices.matmul(matmul);
         }

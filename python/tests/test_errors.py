@@ -90,7 +90,7 @@ SETTINGS = [
     ({"edge_weights": "maybe"}, "there are use, ignore"),
     ({"weighted_mean": "x"}, "there are sum, count"),
     ({"memory": "fifo"}, "there are optimal, roc, lru, none"),
-    ({"matmul": "fp8"}, "there are auto, f32, bf16, tf32"),
+    ({"matmul": "fp8"}, "there are auto, f32, bf16, tf32, 3xtf32"),
     ({"recompute": "often"}, "there are auto, never, always"),
     ({"strips": 0}, "from 1 to 64"),
     ({"threads": 0}, "from 1 to 1024"),

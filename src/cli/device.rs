@@ -31,8 +31,9 @@ pub(super) struct DeviceArgs {
     /// Memory policy: optimal, roc, lru or none
     #[arg(long, value_name = "POLICY", default_value = "optimal", hide_possible_values = true)]
     memory: PolicyArg,
-    /// Products of matrices: auto, f32, bf16 (of bf16 matrices on a CPU with AVX512-BF16; last bits differ) or tf32 (of
-    /// f32 matrices on GPUs; 10 bits of each number count). auto is bf16 where the CPU can, else f32
+    /// Products of matrices: auto, f32, bf16 (of bf16 matrices on a CPU with AVX512-BF16; last bits differ), or by the
+    /// tensor cores of a GPU, of f32 matrices: tf32 (10 bits of each number count) or 3xtf32 (almost all bits count).
+    /// auto is bf16 where the CPU can, else f32
     #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true)]
     matmul: MatmulArg,
     #[command(flatten)]
@@ -46,6 +47,8 @@ enum MatmulArg {
     F32,
     Bf16,
     Tf32,
+    #[value(name = "3xtf32")]
+    Tf32x3,
 }
 
 /// The flags that say how a program is split and compiled, shared by running and planning.
@@ -158,8 +161,12 @@ impl DeviceArgs {
                 say("products of bf16 matrices by AVX512-BF16 (--matmul f32: slower, and the same bits on every CPU)");
             }
             (Some(Matmul::Tf32), _) => say("products of f32 matrices in TF32 (--matmul f32: slower, and exact to f32)"),
-            (_, MatmulArg::Tf32) => {
-                say("--matmul tf32 changes nothing here: it is for rows stored as f32 on a GPU");
+            (Some(Matmul::Tf32x3), _) => {
+                say("products of f32 matrices in 3xTF32: almost as exact as f32 (--matmul f32: exact to f32)");
+            }
+            (_, MatmulArg::Tf32) => say("--matmul tf32 changes nothing here: it is for rows stored as f32 on a GPU"),
+            (_, MatmulArg::Tf32x3) => {
+                say("--matmul 3xtf32 changes nothing here: it is for rows stored as f32 on a GPU");
             }
             (None, MatmulArg::Bf16) => {
                 say("--matmul bf16 changes nothing here: it is for rows stored as bf16 (--dtype bf16) on the CPU");
@@ -183,6 +190,7 @@ impl DeviceArgs {
             MatmulArg::Auto => devices,
             MatmulArg::F32 => devices.matmul(Matmul::F32),
             MatmulArg::Tf32 => devices.matmul(Matmul::Tf32),
+            MatmulArg::Tf32x3 => devices.matmul(Matmul::Tf32x3),
             MatmulArg::Bf16 if Matmul::Bf16.supported() => devices.matmul(Matmul::Bf16),
             MatmulArg::Bf16 => {
                 let expected = "this machine's CPU has no AVX512-BF16; leave it at auto".into();

@@ -257,7 +257,9 @@ impl Devices {
         let best = if Matmul::Bf16.supported() { Matmul::Bf16 } else { Matmul::F32 };
         match (&self.kind, dtype) {
             (DeviceKind::Cpu | DeviceKind::Sim, StorageType::Bf16) => Some(self.matmul.unwrap_or(best)),
-            (DeviceKind::Cuda(_), StorageType::F32) => self.matmul.filter(|&matmul| matmul == Matmul::Tf32),
+            (DeviceKind::Cuda(_), StorageType::F32) => {
+                self.matmul.filter(|matmul| matches!(matmul, Matmul::Tf32 | Matmul::Tf32x3))
+            }
             _ => None,
         }
     }

@@ -87,6 +87,11 @@ impl Rig {
             }
             None => open_device(1, u64::MAX),
         };
+        Self::on(device)
+    }
+
+    /// Returns a rig on this device.
+    pub fn on(device: Box<dyn Device>) -> Self {
         Self { device: Rc::from(device), next: Cell::new(0), used: RefCell::default() }
     }
 
@@ -100,7 +105,7 @@ impl Rig {
             return None;
         }
         let device = CpuDevice::new(NonZeroUsize::new(threads), u64::MAX).unwrap().matmul(Matmul::Bf16).unwrap();
-        Some(Self { device: Rc::new(device), next: Cell::new(0), used: RefCell::default() })
+        Some(Self::on(Box::new(device)))
     }
 
     /// Allocates bytes that a call will write.

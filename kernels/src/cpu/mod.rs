@@ -132,7 +132,7 @@ impl CpuDevice {
     pub fn matmul(mut self, matmul: Matmul) -> Result<Self> {
         if !matmul.supported() {
             return Err(match matmul {
-                Matmul::Tf32 => Error::NoTf32 { why: "it is a CPU, and only GPUs can".into() },
+                Matmul::Tf32 | Matmul::Tf32x3 => Error::NoTf32 { why: "it is a CPU, and only GPUs can".into() },
                 _ => Error::NoBf16,
             });
         }

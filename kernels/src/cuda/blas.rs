@@ -63,20 +63,19 @@ unsafe impl Send for Handle {}
 /// Starts cuBLAS. Returns why it cannot be used if the device works without it.
 ///
 /// # Errors
-/// [`Error::NoTf32`].
+/// [`Error::NoTf32`] if this GPU cannot multiply as `matmul` says.
 pub(super) fn start(context: &Arc<CudaContext>, stream: &Arc<CudaStream>, matmul: Matmul) -> Result<Result<Blas>> {
     const LEAST: Version = Version { major: 8, minor: 0 };
-    let blas = Blas::start(context, stream, matmul);
-    if matmul == Matmul::Tf32 {
+    if matches!(matmul, Matmul::Tf32 | Matmul::Tf32x3) {
         let capability = driver::capability(context.cu_device())?;
         if capability < LEAST {
             return Err(Error::NoTf32 { why: format!("it takes compute capability {LEAST}, and it has {capability}") });
         }
-        if let Err(error) = blas {
-            return Err(Error::NoTf32 { why: format!("it takes cuBLAS. {error}") });
-        }
     }
-    Ok(blas)
+    match Blas::start(context, stream, matmul) {
+        Err(error) if matmul == Matmul::Tf32 => Err(Error::NoTf32 { why: format!("it takes cuBLAS. {error}") }),
+        blas => Ok(blas),
+    }
 }
 
 impl Blas {
@@ -107,10 +106,6 @@ impl Blas {
 
     pub(super) fn version(&self) -> Version {
         self.version
-    }
-
-    pub(super) fn matmul(&self) -> Matmul {
-        self.matmul
     }
 
     /// Queues a product of [suitable](DenseProduct::suits_blas) size.
@@ -157,7 +152,7 @@ impl Blas {
         }
         let mode = match self.matmul {
             Matmul::Tf32 => sys::cublasMath_t::CUBLAS_TF32_TENSOR_OP_MATH,
-            Matmul::F32 | Matmul::Bf16 => sys::cublasMath_t::CUBLAS_DEFAULT_MATH,
+            Matmul::F32 | Matmul::Bf16 | Matmul::Tf32x3 => sys::cublasMath_t::CUBLAS_DEFAULT_MATH,
         };
         // SAFETY: `prepare` found the three buffers large enough for these sizes; the scalars are read before the call
         // returns (the handle has the default pointer mode, which is the host's).

@@ -29,6 +29,8 @@ pub(super) enum File {
     Losses,
     Optimizers,
     Product,
+    /// Products by tensor cores, of f32 matrices alone.
+    Product3xTf32,
     Rows,
     Sums,
 }
@@ -45,6 +47,7 @@ impl File {
             Self::Losses => ("losses.cu", include_str!("losses.cu")),
             Self::Optimizers => ("optimizers.cu", include_str!("optimizers.cu")),
             Self::Product => ("product.cu", include_str!("product.cu")),
+            Self::Product3xTf32 => ("product_3xtf32.cu", include_str!("product_3xtf32.cu")),
             Self::Rows => ("rows.cu", include_str!("rows.cu")),
             Self::Sums => ("sums.cu", include_str!("sums.cu")),
         }
@@ -57,6 +60,9 @@ impl File {
                 concat!("#line 1 \"attention.cuh\"\n", include_str!("attention.cuh"))
             }
             Self::Gather(_) => concat!("#line 1 \"gather.cuh\"\n", include_str!("gather.cuh")),
+            Self::Product | Self::Product3xTf32 => {
+                concat!("#line 1 \"product.cuh\"\n", include_str!("product.cuh"))
+            }
             _ => "",
         }
     }

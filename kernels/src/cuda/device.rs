@@ -17,6 +17,7 @@ use crate::device::{Device, Event, Lane, Span};
 use crate::error::{Error, Result};
 use crate::lanes::{LANES, Lanes, lane_and_number};
 use crate::lent::Lent;
+use crate::matmul::Matmul;
 use crate::memory::{HostSlot, Slot};
 use crate::op::call::{Call, Mat};
 
@@ -261,9 +262,14 @@ impl Device for CudaDevice {
     }
 
     fn choices(&self) -> Vec<String> {
-        let products = match &self.engine().blas {
-            Ok(blas) => format!("products by cuBLAS {}, of f32 matrices in {}", blas.version(), blas.matmul()),
-            Err(error) => format!("products by Lapidary's own kernels, because {error}"),
+        let CudaEngine { blas, matmul, .. } = self.engine();
+        let products = match (blas, matmul) {
+            (Ok(blas), Matmul::Tf32x3) => {
+                format!("products by cuBLAS {}, of f32 matrices by Lapidary's own kernel in {matmul}", blas.version())
+            }
+            (Ok(blas), _) => format!("products by cuBLAS {}, of f32 matrices in {matmul}", blas.version()),
+            (Err(error), Matmul::Tf32x3) => format!("products by Lapidary's own kernels, in {matmul}; {error}"),
+            (Err(error), _) => format!("products by Lapidary's own kernels, because {error}"),
         };
         std::iter::once(products).chain(self.engine().autotune.told()).collect()
     }

@@ -21,6 +21,7 @@ use crate::cuda::gpu::Options;
 use crate::device::{Event, Span};
 use crate::error::Result;
 use crate::lanes::{Engine, LANES, LaneJob, LaneWork, lane_and_number};
+use crate::matmul::Matmul;
 
 /// The lane of copies to the device. It also fetches rows from other devices.
 pub(super) const LANE_IN: usize = 1;
@@ -38,6 +39,8 @@ pub(super) struct CudaEngine {
     /// Bytes of the L2 cache.
     pub(super) cache_bytes: usize,
     pub(super) autotune: Autotune,
+    /// How f32 matrices are multiplied.
+    pub(super) matmul: Matmul,
     /// cuBLAS, or why it cannot be used.
     pub(super) blas: Result<Blas>,
     modules: Modules,
@@ -70,6 +73,7 @@ impl CudaEngine {
             staging: [Staging::new(&context), Staging::new(&context)],
             cache_bytes: options.cache_bytes.map_or_else(|| driver::cache_bytes(context.cu_device()), Ok)? as usize,
             autotune: Autotune::default(),
+            matmul: options.matmul,
             blas: blas::start(&context, &events[0].stream, options.matmul)?,
             modules: Modules::new(&context)?,
             scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, rooms: Vec::new() }),

@@ -22,7 +22,7 @@ pub struct Gpu {
 /// How a GPU is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// How f32 matrices are multiplied: [`Matmul::F32`] or [`Matmul::Tf32`].
+    /// How f32 matrices are multiplied: [`Matmul::F32`], [`Matmul::Tf32`] or [`Matmul::Tf32x3`].
     pub matmul: Matmul,
     /// Bytes of the L2 cache by which kernels are chosen, in place of the GPU's own: small matrices then take the ways
     /// of large ones.

@@ -7,12 +7,16 @@ use super::engine::Task;
 use super::prepare::{Plan, blocks_of_cells};
 use crate::cpu::linear_weight_grad_workspace_bytes;
 use crate::error::{Error, Result};
+use crate::matmul::Matmul;
 use crate::op::call::{Call, Mat};
 use crate::op::{Grid, Linear, Slice};
 use crate::storage_type::StorageType;
 
 /// Side of the square of a product that one block computes: `SQUARE` of `product.cu`.
 const SQUARE: usize = 64;
+
+/// Rows and columns of a product that one block computes by tensor cores: `DOWN` and `ACROSS` of `product_3xtf32.cu`.
+const RECTANGLE: [usize; 2] = [128, 64];
 
 /// Side of the square of a transpose that one block computes: threads per warp.
 const WARP: usize = 32;
@@ -105,13 +109,15 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Prepares a product. Without cuBLAS, its sum may be split into parts, if `parts` has their workspace and number.
+    /// Prepares a product. Lapidary's own kernels may split its sum into parts, if `parts` has their workspace and number.
     fn product(&mut self, product: DenseProduct, parts: Option<(u64, usize)>) {
         let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, adds, stored, made } = product;
         if m == 0 || n == 0 {
             return;
         }
-        if self.has_blas() && product.suits_blas() {
+        // The kernel counts the terms of a sum in 32 bits.
+        let splits = self.engine().matmul == Matmul::Tf32x3 && stored == StorageType::F32 && u32::try_from(k).is_ok();
+        if !splits && self.has_blas() && product.suits_blas() {
             self.add(Task::Product(product));
             return;
         }
@@ -134,8 +140,14 @@ impl Plan<'_> {
             wide: u64::from(made == StorageType::F32),
             adds: u64::from(adds),
         };
-        let squares = m.div_ceil(SQUARE) * n.div_ceil(SQUARE);
-        self.kernel(File::Product.over(stored), "product", [squares, count], &args);
+        let (file, name, [down, across]) = match (splits, a_transposed, b_transposed) {
+            (false, ..) => (File::Product, "product", [SQUARE, SQUARE]),
+            (true, false, false) => (File::Product3xTf32, "product_3xtf32_nn", RECTANGLE),
+            (true, false, true) => (File::Product3xTf32, "product_3xtf32_nt", RECTANGLE),
+            (true, true, _) => (File::Product3xTf32, "product_3xtf32_tn", RECTANGLE),
+        };
+        let blocks = m.div_ceil(down) * n.div_ceil(across);
+        self.kernel(file.over(stored), name, [blocks, count], &args);
         if let Some((partial, parts)) = parts {
             let args = args::Parts { partial, out, cells: (m * n) as u64, parts: parts as u64 };
             self.kernel(File::Sums.over(StorageType::F32), "sum_parts", blocks_of_cells(m * n), &args);

@@ -8,22 +8,6 @@ constexpr u32 DEPTH = 16;
 constexpr u32 SIDE = 16;
 constexpr u32 EACH = SQUARE / SIDE;
 
-struct Product {
-    const Stored* a;
-    const Stored* b;
-    void* out;  // f32 with `wide`
-    u64 m;
-    u64 n;
-    u64 k;
-    u64 a_row;
-    u64 a_column;
-    u64 b_row;
-    u64 b_column;
-    u64 k_of_part;
-    u64 wide;
-    u64 adds;  // whether each sum begins with what `out` holds
-};
-
 KERNEL(product, Product) {
     __shared__ float left[DEPTH][SQUARE + 1];
     __shared__ float right[DEPTH][SQUARE + 1];
