@@ -63,7 +63,7 @@ pub use lapidary_kernels as kernels;
 pub use lapidary_kernels::{Matmul, StorageType};
 pub use lapidary_planner::memory::Objective;
 pub use lapidary_planner::partition::Strategy;
-pub use lower::BackwardMode;
+pub use lower::{BackwardMode, SumMode};
 pub use model::{Model, Weight, Weights};
 pub use ndarray;
 pub use plan::{KeptByNumber, Reorder};

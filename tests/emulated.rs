@@ -175,6 +175,79 @@ fn rows_that_gpus_read_from_each_other_are_those_that_go_through_the_host() {
     assert!(said.contains("GPUs 0,1 cannot all"), "{said}");
 }
 
+/// The host adds terms in the order of the parts, NCCL in another. The gradients of mini-batches have terms on all GPUs.
+#[test]
+fn gradients_that_gpus_add_are_those_that_the_host_adds() {
+    let Some(folder) = emulator::folder() else { return };
+    let data = tempfile::tempdir().unwrap();
+    let planted = data.path().join("planted").into_os_string().into_string().unwrap();
+    let shape = ["--vertices", "80", "--features", "12", "--classes", "3", &planted];
+    assert!(Command::new(LAPIDARY).args(["data", "generate", "planted"]).args(shape).status().unwrap().success());
+    let run = |seed: u64, sum: &str, flags: &[&str]| {
+        let checkpoint = data.path().join(format!("{sum}-{seed}-{}", flags.len()));
+        let emulated = Emulated { seed, races: seed == 1, blas: true, nccl: true, ..Emulated::default() };
+        let mut command = emulated.command(folder, LAPIDARY);
+        let everywhere = ["--data", &planted, "--hidden", "8", "--devices", "cuda:0,1,2", "--sum", sum, "--checkpoint"];
+        let flags = [&everywhere[..], &[checkpoint.to_str().unwrap()], flags].concat();
+        let lines = train(command.env("EMULATED_GPUS", "3"), &flags);
+        let last = lines.last().unwrap();
+        for what in ["bytes_to_device", "bytes_to_host"] {
+            assert_eq!(last[format!("planned_{what}")], last[format!("measured_{what}")], "{sum} {flags:?}");
+        }
+        let record = std::fs::read_dir(&checkpoint).unwrap().map(|entry| entry.unwrap().path().join("run.json"));
+        let record = record.chain([checkpoint.join("run.json")]).find(|path| path.is_file()).unwrap();
+        let record: Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+        assert_eq!(record["sum"].as_str(), (sum == "nccl").then_some("nccl"));
+        (losses(&lines), last["measured_bytes_to_host"].as_u64().unwrap())
+    };
+    let batches = ["--batch", "20", "--fanout", "3,2", "--model", "sage", "--epochs", "3"];
+    let whole = ["--model", "gcn", "--epochs", "5"];
+    for (seed, flags) in [(0, &batches[..]), (1, &whole[..])] {
+        let ((want, through_host), (got, none)) = (run(seed, "parts", flags), run(seed, "nccl", flags));
+        assert!(pairs(&got, &want).all(|(got, want)| (got - want).abs() <= 1e-5 * want), "{got:?}, not {want:?}");
+        assert!(none == 0 && through_host > 0, "{none}, {through_host}");
+        assert!(seed == 1 || got != want, "the same bits in another order");
+    }
+    let refused_with = |nccl: bool, works: &str| {
+        let mut command = Emulated { nccl, ..Emulated::default() }.command(folder, LAPIDARY);
+        let flags = [&KARATE[..], &["--sum", "nccl", "--devices", "cuda:0,1"]].concat();
+        refused(command.env("EMULATED_NCCL", works), &flags)
+    };
+    let said = refused_with(false, "1");
+    assert!(said.contains("NCCL (libnccl) was not found") && said.contains("or leave --sum at `parts`"), "{said}");
+    let said = refused_with(true, "0");
+    assert!(said.contains("adding over GPUs failed with unhandled cuda error"), "{said}");
+    for (devices, why) in [("cuda:0,0", "each named once"), ("cpu:2", "as in cuda:0,1"), ("sim:2", "as in cuda:0,1")] {
+        let mut command = Emulated { nccl: true, ..Emulated::default() }.command(folder, LAPIDARY);
+        let output = command.args(["train", "--sum", "nccl", "--devices", devices]).args(KARATE).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(2) && said.contains("--sum cannot be `nccl`") && said.contains(why),
+            "{said}"
+        );
+    }
+}
+
+/// A GPU that fails leaves no other one waiting for its term.
+#[test]
+#[ignore = "full: thirty runs"]
+fn a_gpu_that_fails_before_a_sum_ends_the_run_with_an_error() {
+    let Some(folder) = emulator::folder() else { return };
+    let mut failed = 0;
+    for call in (5..900).step_by(31) {
+        let mut command = Emulated { nccl: true, ..Emulated::default() }.command(folder, LAPIDARY);
+        command.env("EMULATED_FAIL", call.to_string()).env("EMULATED_GPUS", "3");
+        let flags = ["train", "--data", "builtin:karate", "--epochs", "1", "--devices", "cuda:0,1,2", "--sum", "nccl"];
+        let output = command.args(flags).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            assert_eq!((output.status.code(), said.matches("error:").count()), (Some(1), 1), "call {call}: {said}");
+            failed += 1;
+        }
+    }
+    assert!(failed > 20, "only {failed} runs failed");
+}
+
 #[test]
 #[ignore = "full: the emulator takes long for a larger graph"]
 fn two_shares_of_a_gpu_with_little_memory_train_as_one_cpu() {

@@ -221,10 +221,16 @@ fn devices_are_listed_and_a_missing_blas_is_no_obstacle() {
         table.contains("products are slower than they could be: NVIDIA's cuBLAS (libcublas) was not found"),
         "{table}"
     );
+    assert!(
+        table.contains("gradients cannot be added from GPU to GPU (--sum nccl): NVIDIA's NCCL (libnccl)"),
+        "{table}"
+    );
     assert_eq!(json["gpus"].as_array().unwrap().len(), 2);
     assert!(json["gpus"][0]["free_bytes"].as_u64() <= json["gpus"][0]["memory_bytes"].as_u64());
-    let (table, json) = devices(|| Emulated { blas: true, ..Emulated::default() }.command(folder, LAPIDARY));
-    assert!(!table.contains("slower") && json["problems"].as_array().unwrap().is_empty(), "{table}");
+    let (table, json) =
+        devices(|| Emulated { blas: true, nccl: true, ..Emulated::default() }.command(folder, LAPIDARY));
+    assert!(!table.contains("slower") && json["libraries"]["nccl"]["version"] == "2.28", "{table}");
+    assert!(!table.contains("--sum nccl)") && json["problems"].as_array().unwrap().is_empty(), "{table}");
     let (table, json) = devices(|| {
         let mut command = Emulated { blas: true, ..Emulated::default() }.command(folder, LAPIDARY);
         command.env("EMULATED_GPUS", "0");

@@ -4,7 +4,7 @@ use crate::common::oracle::Oracle;
 use crate::common::programs::*;
 use crate::common::{MODELS, hostile_graph, pairs};
 use lapidary::lower::{
-    BackwardMode, Exchange, ExchangePath, FeatureData, Inputs, Layout, Lowered, Sizes, Supply, Tiling, lower,
+    BackwardMode, Exchange, ExchangePath, FeatureData, Inputs, Layout, Lowered, Sizes, SumMode, Supply, Tiling, lower,
 };
 use lapidary::model::{Model, ModelConfig, Norm, gcn_conv};
 use lapidary::plan::Tasks;
@@ -108,15 +108,21 @@ type Parameters = Vec<(String, Vec<f64>)>;
 /// Returns the loss and the updated parameters of every part. `ends` are the cuts of the graph; each part has `tiles`
 /// tiles.
 fn run_in_parts(program: &Program, data: &Inputs, ends: &[usize], tiles: usize) -> (f64, Vec<Parameters>) {
-    run_over(Layout::from(tiles), program, data, ends)
+    run_over((Layout::from(tiles), SumMode::Parts), program, data, ends)
 }
 
-/// Does the same with this layout.
-fn run_over(layout: Layout, program: &Program, data: &Inputs, ends: &[usize]) -> (f64, Vec<Parameters>) {
+/// Does the same with this layout and these sums.
+fn run_over(
+    (layout, sums): (Layout, SumMode),
+    program: &Program,
+    data: &Inputs,
+    ends: &[usize],
+) -> (f64, Vec<Parameters>) {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let mut supply = Supply::of_parts(data, starts.zip(ends.iter().copied()).map(|(a, b)| a..b).collect());
     let tilings = supply.tile(layout);
-    let lowered: Vec<Lowered> = tilings.iter().map(|tiling| lower(&[("test", program)], tiling, 3)).collect();
+    let lowered_part = |tiling| lower(&[("test", program)], tiling, 3).with_sums(sums);
+    let lowered: Vec<Lowered> = tilings.iter().map(lowered_part).collect();
     let mut oracles: Vec<Oracle> = Vec::new();
     for (part, lowered) in lowered.iter().enumerate() {
         let mut oracle = Oracle::of_part(lowered, &mut supply, part);
@@ -134,6 +140,14 @@ fn run_over(layout: Layout, program: &Program, data: &Inputs, ends: &[usize]) ->
             oracle.run(&steps[i..=i]);
         }
         for exchange in &lowered[0].exchanges {
+            if let Exchange::Reduce { term, sum } = *exchange {
+                if steps[0][i].call.writes().any(|slot| slot == sum) {
+                    let terms: Vec<Vec<f64>> = oracles.iter().map(|oracle| oracle.float(term).to_vec()).collect();
+                    let added: Vec<f64> = (0..terms[0].len()).map(|k| terms.iter().map(|term| term[k]).sum()).collect();
+                    oracles.iter_mut().for_each(|oracle| oracle.write(sum, &added));
+                }
+                continue;
+            }
             if let Exchange::Fetch { packed, halo, crossing, owner } = *exchange {
                 let call = &steps[0][i].call;
                 let out = call.out();
@@ -168,7 +182,7 @@ fn run_over(layout: Layout, program: &Program, data: &Inputs, ends: &[usize]) ->
             let published: Vec<Vec<f64>> = published.map(Iterator::collect).collect();
             for (part, oracle) in oracles.iter_mut().enumerate() {
                 let received: Vec<f64> = match *exchange {
-                    Exchange::Fetch { .. } => unreachable!("it was done above"),
+                    Exchange::Fetch { .. } | Exchange::Reduce { .. } => unreachable!("it was done above"),
                     Exchange::Sum { .. } => {
                         (0..published[0].len()).map(|k| published.iter().map(|term| term[k]).sum()).collect()
                     }
@@ -181,7 +195,7 @@ fn run_over(layout: Layout, program: &Program, data: &Inputs, ends: &[usize]) ->
                 let mut received = &received[..];
                 for &slot in exchange.received() {
                     let numbers = match exchange {
-                        Exchange::Fetch { .. } => unreachable!("nothing is received for it"),
+                        Exchange::Fetch { .. } | Exchange::Reduce { .. } => unreachable!("nothing is received for it"),
                         Exchange::Sum { .. } => received.len(),
                         Exchange::Halo { float, .. } => lowered[part].tensor(slot).bytes as usize / float.byte_count(),
                     };
@@ -220,7 +234,8 @@ fn parts_train_as_the_whole_graph_does() {
             let (loss, whole) = run_in_parts(&program, &data, &[12], 1);
             for ends in [&[5, 12][..], &[0, 3, 3, 7, 12], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12]] {
                 for layout in layouts() {
-                    let (loss_of_parts, parts) = run_over(layout, &program, &data, ends);
+                    let sums = if layout.path == ExchangePath::Peer { SumMode::Nccl } else { SumMode::Parts };
+                    let (loss_of_parts, parts) = run_over((layout, sums), &program, &data, ends);
                     assert!(
                         (loss - loss_of_parts).abs() < 1e-12,
                         "{name} {storage:?} {ends:?} {layout:?}: {loss_of_parts}, not {loss}"

@@ -146,7 +146,7 @@ pub(crate) fn products_in_3xtf32_are_almost_those_in_f32() {
         return;
     };
     let options = cuda::Options { matmul, ..cuda::Options::default() };
-    let rig = match cuda::open_with(&format!("cuda:{ordinal}"), ordinal, u64::MAX, &options) {
+    let rig = match cuda::open_with(&format!("cuda:{ordinal}"), ordinal, u64::MAX, &options, None) {
         Ok(device) => Rig::on(device),
         Err(Error::NoTf32 { why }) => return println!("SKIPPED: {why}"),
         Err(error) => panic!("{error}"),

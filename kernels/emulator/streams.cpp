@@ -265,13 +265,18 @@ API int cuEventElapsedTime(float* ms, Event* from, Event* to) {
     return *ms = float(to->ms - from->ms), SUCCESS;
 }
 
-// For the emulated BLAS. `data` is copied, because a graph runs it more than once.
-API void emulated_push(Stream* stream, void (*run)(const void*), const void* data, size_t bytes, const Use* uses, size_t count) {
+// For other emulated libraries. `data` is copied, because a graph runs it more than once.
+API void emulated_push_named(
+    const char* name, Stream* stream, void (*run)(const void*), const void* data, size_t bytes, const Use* uses, size_t count) {
     std::vector<char> copy((const char*)data, (const char*)data + bytes);
     std::vector<Use> its(uses, uses + count);
-    ++queued_products;
-    push(stream, {"a product of cuBLAS", [=](std::vector<Use>& uses) {
+    push(stream, {name, [=](std::vector<Use>& uses) {
                       run(copy.data());
                       uses = its;
                   }});
+}
+// For the emulated BLAS.
+API void emulated_push(Stream* stream, void (*run)(const void*), const void* data, size_t bytes, const Use* uses, size_t count) {
+    ++queued_products;
+    emulated_push_named("a product of cuBLAS", stream, run, data, bytes, uses, count);
 }

@@ -159,6 +159,24 @@ pub trait Device: Send {
         Err(Error::NoPeers)
     }
 
+    /// Queues the sum of a term of each device of a group, to the sum of each of them. Every device of the group makes the
+    /// same calls in the same order. A device that fails leaves the others waiting: see [`Device::interrupter`].
+    ///
+    /// # Shapes
+    /// Both matrices are f32, of the same shape on all devices.
+    /// # Errors
+    /// [`crate::Error::EmptySlot`], [`crate::Error::SlotSize`], [`crate::Error::Shape`]; [`crate::Error::NoPeers`] if the
+    /// device is in no group.
+    fn all_reduce(&self, _term: Mat, _sum: Mat, _after: &[Event]) -> Result<Event> {
+        Err(Error::NoPeers)
+    }
+
+    /// Returns a function that ends what this device and others of its group wait for from each other, with an error. Any
+    /// thread may call it. `None` if the device is in no group.
+    fn interrupter(&self) -> Option<Box<dyn Fn() + Send>> {
+        None
+    }
+
     /// Starts a batch: calls that are launched from now on are collected and queued as one job. They all return the
     /// event of that job. This saves time where calls are short. Returns whether the device supports it; if not, calls
     /// are queued one by one as usual.

@@ -9,7 +9,7 @@ use lapidary_kernels::Matmul;
 
 use super::output::say;
 use crate::error::{Error, Result};
-use crate::lower::BackwardMode;
+use crate::lower::{BackwardMode, SumMode};
 use crate::program::{Passes, Recompute, Strips};
 use crate::runtime::{Devices, ExchangeMode, MemoryPolicy, Partition, RunOptions};
 
@@ -63,6 +63,10 @@ pub(super) struct LayoutArgs {
     /// after the other) or auto (peer or staged where GPUs can)
     #[arg(long, value_name = "PATH", default_value = "auto")]
     exchange: String,
+    /// Sums of gradients over several devices: parts (by the host, in the order of the parts) or nccl (from GPU to GPU, by
+    /// NVIDIA's NCCL; last bits differ)
+    #[arg(long, value_name = "HOW", default_value = "parts")]
+    sum: String,
     /// Rows that move backward over a directed graph: pull (those that are read), fold (sums for the rows that were read
     /// forward) or auto (the fewer rows)
     #[arg(long, value_name = "ROWS", default_value = "auto")]
@@ -83,6 +87,10 @@ impl LayoutArgs {
 
     pub(super) fn backward(&self) -> Result<BackwardMode> {
         self.backward.parse()
+    }
+
+    pub(super) fn sums(&self) -> Result<SumMode> {
+        self.sum.parse()
     }
 
     /// Returns how rows are exchanged between `count` devices. `devices` is the text of `--devices`.
@@ -175,10 +183,20 @@ impl DeviceArgs {
         }
     }
 
+    /// Says that gradients have other last bits than on other devices, or that `--sum` has no effect.
+    pub(super) fn say_how_gradients_are_added(&self, parts: usize) -> Result<()> {
+        match (self.layout.sums()?, parts) {
+            (SumMode::Parts, _) => {}
+            (SumMode::Nccl, 1) => say("--sum nccl changes nothing here: a single device has nothing to add"),
+            (SumMode::Nccl, _) => say("gradients are added by NCCL (--sum parts: the same bits on any devices)"),
+        }
+        Ok(())
+    }
+
     pub(super) fn options(&self) -> Result<RunOptions> {
         let mut devices = Devices::parse(&self.devices)?;
         let exchange = self.layout.exchange(&self.devices, devices.count())?;
-        devices = devices.exchange(exchange);
+        devices = devices.exchange(exchange).sums(self.layout.sums()?);
         if let Some(threads) = self.threads {
             if threads.get() > MOST_THREADS {
                 let expected = format!("at most {MOST_THREADS} are started");

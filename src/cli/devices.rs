@@ -67,11 +67,12 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
 
 type Found<'l> = &'l lapidary_kernels::Result<lapidary_kernels::Version>;
 
-fn named(libraries: &Libraries) -> [(&'static str, Found<'_>); 3] {
+fn named(libraries: &Libraries) -> [(&'static str, Found<'_>); 4] {
     [
         ("driver, for CUDA", &libraries.driver),
         ("kernel compiler (NVRTC)", &libraries.compiler),
         ("cuBLAS", &libraries.blas),
+        ("NCCL, for --sum nccl", &libraries.nccl),
     ]
 }
 
@@ -95,6 +96,9 @@ fn problems(
     }
     problems
         .extend(libraries.blas.as_ref().err().map(|error| format!("products are slower than they could be: {error}")));
+    if let (Err(error), 2..) = (&libraries.nccl, gpus.len()) {
+        problems.push(format!("gradients cannot be added from GPU to GPU (--sum nccl): {error}"));
+    }
     for (gpu, free) in gpus {
         problems.extend(free.as_ref().err().map(|error| format!("cuda:{} cannot be opened: {error}", gpu.ordinal)));
     }
@@ -121,7 +125,7 @@ fn as_json(libraries: &Libraries, gpus: &[(Gpu, lapidary_kernels::Result<u64>)],
         "gpus": gpus.iter().map(gpu).collect::<Vec<_>>(),
         "libraries": {
             "driver": library(&libraries.driver), "compiler": library(&libraries.compiler),
-            "cublas": library(&libraries.blas),
+            "cublas": library(&libraries.blas), "nccl": library(&libraries.nccl),
         },
         "problems": problems,
         "auto": Devices::auto().to_string(),
@@ -137,7 +141,7 @@ mod tests {
     #[test]
     fn a_driver_that_fails_is_not_a_machine_without_gpus() {
         let found = |major| Ok(Version { major, minor: 0 });
-        let libraries = Libraries { driver: found(13), compiler: found(13), blas: found(13) };
+        let libraries = Libraries { driver: found(13), compiler: found(13), blas: found(13), nccl: found(2) };
         let failed = Error::Cuda { call: "counting GPUs", name: "CUDA_ERROR_UNKNOWN".into(), advice: "run nvidia-smi" };
         let said = problems(&libraries, Some(&failed), &[]).concat();
         assert!(said.contains("no GPU can be used") && said.contains("CUDA_ERROR_UNKNOWN"), "{said}");

@@ -372,7 +372,12 @@ impl Target {
             return Err(Error::Value { option: "ranks", value: args.ranks.to_string(), expected });
         }
         let exchange = args.layout.exchange(&args.devices, devices.count())?;
-        Ok(Self { devices: devices.exchange(exchange), profile: args.profile.clone(), memory, network })
+        Ok(Self {
+            devices: devices.exchange(exchange).sums(args.layout.sums()?),
+            profile: args.profile.clone(),
+            memory,
+            network,
+        })
     }
 }
 

@@ -443,6 +443,7 @@ impl<'a> DryRun<'a> {
                 1 => self.options.devices.planned_paths(),
                 _ => vec![ExchangePath::Host],
             }),
+            sums: self.options.devices.planned_sums(self.rank_count)?,
             programs,
             strips,
             instead,

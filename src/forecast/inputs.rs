@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::traffic::Job;
 use super::{PartForecast, Traffic};
-use crate::lower::{Layout, Sizes, Supply, Tiling, lower_in_order};
+use crate::lower::{Layout, Sizes, SumMode, Supply, Tiling, lower_in_order};
 use crate::plan::{LoweredParts, Rates, Variant};
 use crate::program::Program;
 use crate::train::Instead;
@@ -23,6 +23,8 @@ pub(super) struct ForecastInput<'i> {
     /// Programs with the same results, one pair of which may take their place.
     pub(super) instead: Vec<Instead>,
     pub(super) phases: &'static [usize],
+    /// How gradients are added.
+    pub(super) sums: SumMode,
     /// Number of equal parts that each lowered part stands for.
     pub(super) copies: usize,
     pub(super) ranges: Vec<Range<u64>>,
@@ -124,7 +126,7 @@ impl ForecastInput<'_> {
                 let Instead { training, evaluation, .. } = &self.instead[instead];
                 (programs[0].1, programs[1].1) = (training, evaluation);
             }
-            let lower = |tiling| lower_in_order(&programs, tiling, layout.order, 0);
+            let lower = |tiling| lower_in_order(&programs, tiling, layout.order, 0).with_sums(self.sums);
             LoweredParts::new(laid_out.tilings.par_iter().map(lower).collect())
         });
         self.recent.lock().unwrap_or_else(PoisonError::into_inner).1.forget();

@@ -35,7 +35,7 @@ impl PlannedParts {
     fn folds(&self) -> bool {
         let is_fold = |exchange: &Exchange| match exchange {
             Exchange::Halo { crossing, .. } | Exchange::Fetch { crossing, .. } => matches!(crossing, Crossing::Fold(_)),
-            Exchange::Sum { .. } => false,
+            Exchange::Sum { .. } | Exchange::Reduce { .. } => false,
         };
         self.lowered.parts()[0].exchanges.iter().any(is_fold)
     }

@@ -169,7 +169,7 @@ fn sendings(lowered: &Lowered, phases: &[usize], job: Job) -> (Vec<Sending>, u64
                 let len = lowered.tensor(*term).bytes as usize / size_of::<f32>();
                 sum_bytes += Slices::new(job.ranks, len).sent_bytes(job.devices);
             }
-            Exchange::Sum { .. } | Exchange::Fetch { .. } => {}
+            Exchange::Sum { .. } | Exchange::Fetch { .. } | Exchange::Reduce { .. } => {}
         }
     }
     (rows, sum_bytes)

@@ -29,6 +29,7 @@ mod runs;
 mod sizes;
 mod slot_set;
 mod stages;
+mod sums;
 mod table;
 mod tiles;
 mod tiling;
@@ -48,6 +49,7 @@ pub use routes::{Crossing, Routes, Source};
 use runs::Runs;
 pub use sizes::{Cut, Sizes};
 pub use slot_set::SlotSet;
+pub use sums::SumMode;
 use table::Table;
 pub(crate) use table::operation_name;
 pub use tiling::Tiling;
@@ -149,13 +151,21 @@ pub enum Exchange {
         /// The sum that each part receives.
         sum: Slot,
     },
+    /// Each part has a term of such a sum, and the devices add them together: see
+    /// [`Move::AllReduce`](lapidary_kernels::op::Move::AllReduce).
+    Reduce {
+        /// The term of each part.
+        term: Slot,
+        /// The sum.
+        sum: Slot,
+    },
 }
 
 impl Exchange {
     /// Returns the slots that every part publishes on the host.
     pub fn published(&self) -> &[Slot] {
         match self {
-            Self::Fetch { .. } => &[],
+            Self::Fetch { .. } | Self::Reduce { .. } => &[],
             Self::Halo { packed, .. } => packed,
             Self::Sum { term, .. } => std::slice::from_ref(term),
         }
@@ -164,7 +174,7 @@ impl Exchange {
     /// Returns the slots that every part receives from the host.
     pub fn received(&self) -> &[Slot] {
         match self {
-            Self::Fetch { .. } => &[],
+            Self::Fetch { .. } | Self::Reduce { .. } => &[],
             Self::Halo { halo, .. } => halo,
             Self::Sum { sum, .. } => std::slice::from_ref(sum),
         }

@@ -384,15 +384,18 @@ fn check_together(lowered: Option<&Lowered>, planned: &Planned) {
         received.map(move |reader| check::Exchange { reader, writers: writers.clone() })
     });
     let exchanges: Vec<_> = exchanges.filter(|exchange| !exchange.writers.is_empty()).collect();
-    let fetches = lowered.exchanges.iter().filter_map(|exchange| match exchange {
-        Exchange::Fetch { packed, halo, .. } => {
-            let all = |slot| {
-                let of_device = |(i, (tasks, _)): (usize, &&(Arc<Tasks>, Plan))| Some((i, tasks.tensor_of(slot)?));
-                made.iter().enumerate().map(of_device).collect::<Option<Vec<_>>>()
-            };
-            Some(check::Fetch { readers: all(*halo)?, lenders: all(*packed)? })
-        }
-        _ => None,
+    let fetches = lowered.exchanges.iter().filter_map(|exchange| {
+        // A sum of devices waits for all terms.
+        let (lent, fetched) = match exchange {
+            Exchange::Fetch { packed, halo, .. } => (*packed, *halo),
+            Exchange::Reduce { term, sum } => (*term, *sum),
+            Exchange::Halo { .. } | Exchange::Sum { .. } => return None,
+        };
+        let all = |slot| {
+            let of_device = |(i, (tasks, _)): (usize, &&(Arc<Tasks>, Plan))| Some((i, tasks.tensor_of(slot)?));
+            made.iter().enumerate().map(of_device).collect::<Option<Vec<_>>>()
+        };
+        Some(check::Fetch { readers: all(fetched)?, lenders: all(lent)? })
     });
     let fetches: Vec<_> = fetches.collect();
     let devices: Vec<_> = made.iter().map(|(tasks, plan)| (&tasks.graph, plan)).collect();

@@ -59,7 +59,7 @@ impl Script {
     pub fn copies_nothing(&self) -> bool {
         let of_action = |action: &Action| {
             let copied = [&action.store, &action.load, &action.ahead, &action.publish];
-            copied.iter().all(|slots| slots.is_empty()) && !action.call.fetches()
+            copied.iter().all(|slots| slots.is_empty()) && !action.call.is_exchange()
         };
         let [store, _, load] = &self.finish;
         self.actions.iter().all(of_action) && store.is_empty() && load.is_empty()

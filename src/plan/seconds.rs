@@ -105,7 +105,7 @@ impl Rates {
     /// wrong alike, different kernels independently of each other.
     pub(crate) fn spread(&self, lowered: &Lowered, script: &Script) -> f64 {
         let (mut by_kernel, mut sum) = (BTreeMap::<String, f64>::new(), 0.0);
-        for action in script.actions.iter().filter(|action| !action.call.fetches()) {
+        for action in script.actions.iter().filter(|action| !action.call.is_exchange()) {
             let (name, Estimate { seconds, spread }) = self.call(lowered, &action.call);
             *by_kernel.entry(name).or_default() += seconds * spread;
             sum += seconds;

@@ -145,6 +145,12 @@ impl<'a> Run<'a> {
             let seconds = if fetched > 0 { self.rates.profile.fetch_s(fetched) } else { 0.0 };
             self.times.copies_in_s += seconds;
             self.queue(1, ready, seconds)
+        } else if call.reduces() {
+            // Each device sends and receives the matrix about twice: it adds a share of it, and passes that on.
+            let bytes = call.out().numbers() as u64 * 4;
+            let seconds = if bytes > 0 { self.rates.profile.fetch_s(2 * bytes) } else { 0.0 };
+            self.times.kernels_s += seconds;
+            self.queue(0, ready, seconds)
         } else {
             let seconds = self.rates.call(self.lowered, call).1.seconds;
             self.times.kernels_s += seconds;

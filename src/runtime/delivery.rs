@@ -16,6 +16,7 @@ use crate::ranks::{Letter, Ranks, Subject};
 pub(super) fn inbox(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> Inbox {
     let expected = lowered.exchanges.iter().map(|exchange| match exchange {
         Exchange::Sum { .. } => Expected::Sum(None),
+        Exchange::Reduce { .. } => Expected::Parts(0),
         Exchange::Halo { packed, halo, crossing, width, float } => {
             let sources = supply.routes(*crossing).sources[part].clone();
             let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();
@@ -41,7 +42,7 @@ pub(super) fn readers(
     let devices = lowered.len() / ranks.count();
     let of_exchange = |(number, exchange): (usize, &Exchange)| {
         let (crossing, packs, row_bytes) = match exchange {
-            Exchange::Sum { .. } => return Vec::new(),
+            Exchange::Sum { .. } | Exchange::Reduce { .. } => return Vec::new(),
             Exchange::Fetch { owner: Some(owner), .. } if *owner != part => return Vec::new(),
             Exchange::Halo { packed, crossing, width, float, .. } => {
                 (*crossing, &packed[..], float.byte_count() * width)

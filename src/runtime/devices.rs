@@ -11,6 +11,7 @@ use lapidary_kernels::{CpuDevice, Device, Matmul, Semaphore, SimDevice, SimSpeed
 use super::IdleDevice;
 use crate::error::{Error, Result};
 use crate::host;
+use crate::lower::SumMode;
 use crate::plan::{DeviceBudget, ExchangePath};
 
 /// The most devices of a run. With more, starting their threads would take longer than training.
@@ -46,6 +47,7 @@ pub struct Devices {
     /// A simulated device that is slowed down, and its time as a percentage of the usual time.
     slowed: Option<(usize, u32)>,
     exchange: ExchangeMode,
+    sums: SumMode,
     /// How bf16 matrices are multiplied on a CPU, if it was said.
     matmul: Option<Matmul>,
 }
@@ -209,7 +211,15 @@ impl Devices {
     }
 
     fn of(kind: DeviceKind, count: usize) -> Self {
-        Self { kind, count, threads: None, slowed: None, exchange: ExchangeMode::Auto, matmul: None }
+        Self {
+            kind,
+            count,
+            threads: None,
+            slowed: None,
+            exchange: ExchangeMode::Auto,
+            sums: SumMode::Parts,
+            matmul: None,
+        }
     }
 
     /// Parses the name of devices, as [`FromStr`] does.
@@ -238,6 +248,48 @@ impl Devices {
     pub fn exchange(mut self, exchange: ExchangeMode) -> Self {
         self.exchange = exchange;
         self
+    }
+
+    /// Sets how gradients are added over several devices. The default is [`SumMode::Parts`]. [`SumMode::Nccl`] is for
+    /// different GPUs of one process; opening other devices fails with it.
+    pub fn sums(mut self, sums: SumMode) -> Self {
+        self.sums = sums;
+        self
+    }
+
+    /// Returns how gradients are added: a single device has nothing to add.
+    pub(crate) fn chosen_sums(&self) -> SumMode {
+        if self.count > 1 { self.sums } else { SumMode::Parts }
+    }
+
+    /// Returns [`Devices::chosen_sums`] for a run.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if these devices, or several ranks, cannot add so.
+    pub(crate) fn checked_sums(&self, ranks: usize) -> Result<SumMode> {
+        let sums = self.planned_sums(ranks)?;
+        let is_cuda = matches!(self.kind, DeviceKind::Cuda(_));
+        if sums == SumMode::Nccl && !is_cuda { Err(self.adds_not("")) } else { Ok(sums) }
+    }
+
+    /// Returns [`Devices::chosen_sums`] for a plan, in which simulated devices stand for GPUs.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if such devices, or several ranks, cannot add so.
+    pub(crate) fn planned_sums(&self, ranks: usize) -> Result<SumMode> {
+        match (self.chosen_sums(), &self.kind) {
+            (SumMode::Parts, _) => Ok(SumMode::Parts),
+            (SumMode::Nccl, _) if ranks > 1 => Err(self.adds_not("; with several ranks, leave it at parts")),
+            (SumMode::Nccl, DeviceKind::Cuda(_)) if self.sharing() > 1 => Err(self.adds_not(", each named once")),
+            (SumMode::Nccl, DeviceKind::Cuda(_) | DeviceKind::Sim) => Ok(SumMode::Nccl),
+            (SumMode::Nccl, _) => Err(self.adds_not("")),
+        }
+    }
+
+    /// Returns the error of devices that NCCL does not add over, with the end of a sentence.
+    fn adds_not(&self, why: &str) -> Error {
+        let expected = format!("NCCL adds over several GPUs of one process, as in cuda:0,1{why}");
+        Error::Value { option: "sum", value: self.sums.name().into(), expected }
     }
 
     /// Sets how matrices are multiplied.
@@ -437,6 +489,17 @@ impl Devices {
         };
         let semaphore = (self.count > cores).then(|| Arc::new(Semaphore::new(cores)));
         let matmul = self.matmul.or_else(|| self.chosen_matmul(StorageType::Bf16)).unwrap_or_default();
+        let group = match (&self.kind, self.chosen_sums()) {
+            (DeviceKind::Cuda(ordinals), SumMode::Nccl) => {
+                let failed = |source| Error::Device {
+                    device: self.to_string(),
+                    op: "getting ready to add gradients".into(),
+                    source: Box::new(source),
+                };
+                Some(Arc::new(cuda::group(ordinals).map_err(failed)?))
+            }
+            _ => None,
+        };
         let open = |(i, budget): (usize, &DeviceBudget)| -> lapidary_kernels::Result<Box<dyn Device>> {
             let capacity = budget.capacity_bytes;
             Ok(match (&self.kind, &semaphore) {
@@ -455,6 +518,7 @@ impl Devices {
                     ordinals[i],
                     capacity,
                     &cuda::Options { matmul, ..Default::default() },
+                    group.clone().map(|group| (group, i)),
                 )?,
                 (DeviceKind::Custom(custom), _) => (custom.open)(i, capacity)?,
             })

@@ -35,6 +35,8 @@ pub(crate) struct Runtime {
     workers: Vec<Sender<ToWorker>>,
     reports: Receiver<ToDriver>,
     threads: Vec<JoinHandle<Option<IdleDevice>>>,
+    /// For each device that adds with others, what ends its waiting for them.
+    interrupters: Vec<Box<dyn Fn() + Send>>,
     /// Set when a worker failed: the others cannot continue without it.
     failed: Cell<bool>,
     /// What the parts of all ranks have told the driver, and what it has not used yet. Another rank may be one script
@@ -65,6 +67,8 @@ impl Runtime {
         let told = |exchange: &Exchange| match exchange {
             // One message that rows are lent, and one that they were read.
             Exchange::Fetch { .. } => 2,
+            // One that a part is there.
+            Exchange::Reduce { .. } => 1,
             other => other.published().len(),
         };
         let messages: usize = exchanges.iter().map(told).sum();
@@ -74,6 +78,7 @@ impl Runtime {
         let channels: Vec<_> = own.clone().map(|_| bounded(scripts * parts * messages + 4)).collect();
         let workers: Vec<Sender<ToWorker>> = channels.iter().map(|(sender, _)| sender.clone()).collect();
         let session = ranks.next_session();
+        let interrupters = devices.iter().filter_map(|device| device.device.interrupter()).collect();
         let mut threads = Vec::new();
         for (part, (device, (_, from))) in own.clone().zip(devices.into_iter().zip(channels)) {
             let name = match parts {
@@ -106,6 +111,7 @@ impl Runtime {
             workers,
             reports,
             threads,
+            interrupters,
             failed: Cell::new(false),
             ranks: ranks.clone(),
             session,
@@ -242,7 +248,7 @@ impl Runtime {
     fn slices(&self, exchange: usize) -> Slices {
         let len = match &self.lowered[0].exchanges[exchange] {
             Exchange::Sum { sum, .. } => self.lowered[0].tensor(*sum).bytes as usize / size_of::<f32>(),
-            Exchange::Halo { .. } | Exchange::Fetch { .. } => 0,
+            Exchange::Halo { .. } | Exchange::Fetch { .. } | Exchange::Reduce { .. } => 0,
         };
         Slices::new(self.ranks.count(), len)
     }
@@ -278,6 +284,7 @@ impl Runtime {
             Ok(other) => return Ok(other),
         };
         self.failed.set(true);
+        self.interrupters.iter().for_each(|interrupt| interrupt());
         for worker in &self.workers {
             // A full channel belongs to a worker that no longer listens.
             drop(worker.try_send(ToWorker::Abort));

@@ -17,7 +17,7 @@ pub(super) struct Mail {
     exchanges: Arc<Vec<Exchange>>,
     /// For each published tensor, its exchange and its tile index.
     by_published: BTreeMap<Slot, (usize, usize)>,
-    /// For each fetched tensor, its exchange.
+    /// For each tensor that is fetched or added from device to device, its exchange.
     by_fetched: BTreeMap<Slot, usize>,
     /// For each exchange, the parts that read this part's rows.
     readers: Vec<Vec<Reader>>,
@@ -69,16 +69,16 @@ impl Mail {
     ) -> Self {
         let by_published = places(exchanges.iter().map(Exchange::published));
         let fetched = exchanges.iter().enumerate().filter_map(|(i, exchange)| match exchange {
-            Exchange::Fetch { halo, .. } => Some((*halo, i)),
-            _ => None,
+            Exchange::Fetch { halo: made, .. } | Exchange::Reduce { sum: made, .. } => Some((*made, i)),
+            Exchange::Halo { .. } | Exchange::Sum { .. } => None,
         });
         let by_fetched = fetched.collect();
         Self { part, exchanges, by_published, by_fetched, readers, lenders, driver }
     }
 
-    /// Returns the exchange that fetches a tensor from other devices.
+    /// Returns the exchange that fetches a tensor from other devices, or adds it with them.
     pub(super) fn fetched_by(&self, slot: Slot) -> usize {
-        *self.by_fetched.get(&slot).expect("what is fetched is part of an exchange")
+        *self.by_fetched.get(&slot).expect("what devices exchange is part of an exchange")
     }
 
     /// Returns the number of parts that read this part's rows.
@@ -96,6 +96,12 @@ impl Mail {
         }
     }
 
+    /// Tells the other workers that this part will add its term next. Returns their number.
+    pub(super) fn tell_adding(&self, exchange: usize) -> usize {
+        let others = self.lenders.iter().enumerate().filter(|(part, _)| *part != self.part);
+        others.map(|(_, worker)| drop(worker.send(ToWorker::Adding(exchange)))).count()
+    }
+
     /// Tells the lenders that their rows were read.
     pub(super) fn tell_read(&self, exchange: usize, lenders: &[usize]) {
         for &lender in lenders {
@@ -111,7 +117,7 @@ impl Mail {
     /// Sends published rows to the parts that read them. A receiver that has stopped is ignored.
     pub(super) fn send(&self, (exchange, tile): (usize, usize), rows: &HostSlot) {
         match self.exchanges[exchange] {
-            Exchange::Fetch { .. } => unreachable!("what is lent is not published"),
+            Exchange::Fetch { .. } | Exchange::Reduce { .. } => unreachable!("what devices exchange is not published"),
             Exchange::Sum { .. } => drop(self.driver.send(ToDriver::Term(exchange, self.part, rows.clone()))),
             Exchange::Halo { .. } => {
                 for reader in &self.readers[exchange] {
@@ -154,6 +160,8 @@ pub(super) enum Expected {
     Fetch(Vec<(usize, usize, Option<Lent>)>),
     /// A sum over all parts.
     Sum(Option<HostSlot>),
+    /// A sum that the devices make: how many other parts will add their terms next.
+    Parts(usize),
 }
 
 /// The halo of one part. Its tiles are assembled once all packed rows have arrived.
@@ -259,6 +267,23 @@ impl Inbox {
         self.read[exchange] += 1;
     }
 
+    pub(super) fn put_adding(&mut self, exchange: usize) {
+        if let Expected::Parts(count) = &mut self.expected[exchange] {
+            *count += 1;
+        }
+    }
+
+    /// Returns whether `others` parts will add their terms next. If so, forgets them.
+    pub(super) fn take_adding(&mut self, exchange: usize, others: usize) -> bool {
+        match &mut self.expected[exchange] {
+            Expected::Parts(count) if *count >= others => {
+                *count -= others;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Returns the owners of the rows that a fetch reads.
     pub(super) fn lenders(&self, exchange: usize) -> Vec<usize> {
         match &self.expected[exchange] {
@@ -308,7 +333,7 @@ impl Inbox {
         match &mut self.expected[exchange] {
             Expected::Sum(sum) => Ok(sum.take()),
             Expected::Halo(halo) => halo.take(tile),
-            Expected::Fetch(_) => unreachable!("what is fetched is not received"),
+            Expected::Fetch(_) | Expected::Parts(_) => unreachable!("what devices exchange is not received"),
         }
     }
 }

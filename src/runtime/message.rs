@@ -20,6 +20,8 @@ pub(super) enum ToWorker {
     Lent(usize, usize, Lent),
     /// Another part has read what this one lent for an exchange.
     Read(usize),
+    /// Another part will add its term of an exchange next.
+    Adding(usize),
     /// The sum over all parts of an exchange.
     Sum(usize, HostSlot),
     /// Overwrite a persistent tensor.

@@ -13,7 +13,7 @@ use super::{IdleDevice, RunOptions};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
-use crate::lower::Inputs;
+use crate::lower::{Inputs, SumMode};
 use crate::model::Model;
 use crate::plan::{DeviceBudget, ExchangePath, Layout, Method};
 use crate::program::{Passes, Program, Recompute, Strips};
@@ -194,7 +194,8 @@ fn run(inputs: &Inputs, programs: &(Program, Program), path: ExchangePath, k: i6
 
 fn alone(budgets: Vec<DeviceBudget>, path: ExchangePath) -> Surroundings {
     let layouts = vec![Layout { path, ..Layout::from(1) }];
-    Surroundings { budgets, layouts, ranks: Ranks::alone(), hosts: Vec::new(), profile: "h200".into() }
+    let sums = SumMode::Parts;
+    Surroundings { budgets, layouts, sums, ranks: Ranks::alone(), hosts: Vec::new(), profile: "h200".into() }
 }
 
 fn thread_count() -> usize {

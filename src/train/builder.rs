@@ -20,7 +20,7 @@ use crate::dataset::{Dataset, FeatureNorm, TRAIN};
 use crate::error::{Error, Result};
 use crate::infer::checkpoint::{Classes, ModelRecord};
 use crate::infer::digests::digest;
-use crate::lower::{FeatureData, Inputs};
+use crate::lower::{FeatureData, Inputs, SumMode};
 use crate::model::{FeatureKind, Model, Weights, initial_weights};
 use crate::program::{EMBEDDING, Program};
 use crate::runtime::{Learner, Note, Partition, RunOptions, Runs, SplitRecord, StartUp, prior, run_option_setters};
@@ -354,6 +354,7 @@ impl<'a> TrainerBuilder<'a> {
                 epochs: self.epochs,
                 initial_weights: initial_digest,
                 matmul: self.options.matmul(self.dtype).map(|matmul| matmul.name().into()),
+                sum: (self.options.devices.chosen_sums() == SumMode::Nccl).then(|| SumMode::Nccl.name().into()),
                 changes: Vec::new(),
                 passes: self.options.passes,
                 parts: session.part_pairs(),

@@ -100,6 +100,9 @@ pub struct RunRecord {
     /// devices have one way only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matmul: Option<String>,
+    /// How gradients are added, by the name of a [`SumMode`](crate::SumMode), if not in the order of the parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sum: Option<String>,
     /// Settings that changed during the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,

@@ -70,9 +70,9 @@ impl Oracle {
         self.slots[&slot].u32s()
     }
 
-    /// Runs the steps, except those that fetch rows of other parts: the caller writes these rows.
+    /// Runs the steps, except those that take other parts: the caller writes what these make.
     pub fn run(&mut self, steps: &[LoweredStep]) {
-        for step in steps.iter().filter(|step| !step.call.fetches()) {
+        for step in steps.iter().filter(|step| !step.call.is_exchange()) {
             let made = oracle::run(&step.call, |slot| &self.slots[&slot]);
             self.slots.extend(made);
         }

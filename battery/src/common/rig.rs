@@ -83,7 +83,7 @@ impl Rig {
         let device = match gpu() {
             Some(ordinal) => {
                 let options = cuda::Options { cache_bytes: Some(cache_bytes), ..cuda::Options::default() };
-                cuda::open_with(&format!("cuda:{ordinal}"), ordinal, u64::MAX, &options).unwrap()
+                cuda::open_with(&format!("cuda:{ordinal}"), ordinal, u64::MAX, &options, None).unwrap()
             }
             None => open_device(1, u64::MAX),
         };

@@ -9,12 +9,13 @@ use parking_lot::Mutex;
 use super::batch::Batch;
 use super::engine::{CudaEngine, LANE_IN};
 use super::faults;
+use super::nccl::Member;
 use super::peer::{PeerReads, PeerSlot, prepare_fetch};
 use super::prepare::prepare;
 use super::slots::Spares;
 use crate::cuda::gpu::Options;
 use crate::device::{Device, Event, Lane, Span};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_shape};
 use crate::lanes::{LANES, Lanes, lane_and_number};
 use crate::lent::Lent;
 use crate::matmul::Matmul;
@@ -43,8 +44,14 @@ pub(super) struct CudaDevice {
 impl CudaDevice {
     /// # Errors
     /// [`Error::Cuda`], [`Error::NoTf32`], [`Error::LaneThread`].
-    pub(super) fn new(name: &str, context: Arc<CudaContext>, capacity_bytes: u64, options: &Options) -> Result<Self> {
-        let lanes = Lanes::new(name, CudaEngine::new(context, capacity_bytes, options)?)?;
+    pub(super) fn new(
+        name: &str,
+        context: Arc<CudaContext>,
+        capacity_bytes: u64,
+        options: &Options,
+        group: Option<Member>,
+    ) -> Result<Self> {
+        let lanes = Lanes::new(name, CudaEngine::new(context, capacity_bytes, options, group)?)?;
         Ok(Self {
             name: name.to_owned(),
             peer_reads: PeerReads::new(lanes.shared_engine()),
@@ -207,6 +214,24 @@ impl Device for CudaDevice {
             self.fetched.fetch_add((out.rows * out.row_bytes()) as u64, Ordering::Relaxed);
         }
         Ok(event)
+    }
+
+    fn all_reduce(&self, term: Mat, sum: Mat, after: &[Event]) -> Result<Event> {
+        let Some((group, place)) = self.engine().group.clone() else { return Err(Error::NoPeers) };
+        check_shape("all_reduce", "sum", [term.rows, term.cols], [sum.rows, sum.cols])?;
+        let count = term.numbers();
+        let [from, to] = [term, sum].map(|mat| self.address(mat.slot, 4 * count as u64));
+        let (from, to) = (from?, to?);
+        // It is queued by itself, and may wait for others.
+        self.end_batch()?;
+        self.lanes.queue(Lane::Compute, after, move |engine| {
+            group.all_reduce(place, [from, to], count, &engine.events(0).stream)
+        })
+    }
+
+    fn interrupter(&self) -> Option<Box<dyn Fn() + Send>> {
+        let (group, _) = self.engine().group.clone()?;
+        Some(Box::new(move || group.interrupt()))
     }
 
     fn launch(&self, _lane: Lane, call: &Call, after: &[Event]) -> Result<Event> {

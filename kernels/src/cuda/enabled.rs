@@ -43,6 +43,8 @@ mod loss;
 mod modules;
 #[path = "moves.rs"]
 mod moves;
+#[path = "nccl.rs"]
+mod nccl;
 #[path = "norm.rs"]
 mod norm;
 #[path = "optimizer.rs"]
@@ -72,6 +74,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use device::CudaDevice;
 use driver::Named;
+pub use nccl::{Group, Member};
 
 /// Lists the GPUs of this machine in the driver's order; the list can be empty.
 ///
@@ -83,7 +86,12 @@ pub fn gpus() -> Result<Vec<Gpu>> {
 
 /// Returns NVIDIA's libraries on this machine.
 pub fn libraries() -> Libraries {
-    Libraries { driver: driver::find(), compiler: driver::find_compiler(), blas: driver::find_blas() }
+    Libraries {
+        driver: driver::find(),
+        compiler: driver::find_compiler(),
+        blas: driver::find_blas(),
+        nccl: nccl::find(),
+    }
 }
 
 /// Returns the free bytes of a GPU's memory. The first call for a GPU takes a good part of a second and some of its
@@ -181,20 +189,35 @@ pub fn link(ordinals: &[u32]) -> Result<()> {
     peer::link(&numbers.into_iter().map(keep_context).collect::<Result<Vec<_>>>()?)
 }
 
+/// Makes a group of different GPUs, which takes NCCL up to seconds.
+///
+/// # Errors
+/// [`Error::NoLibrary`], [`Error::OldDriver`]; [`Error::NoGpu`]; [`Error::Cuda`], also for a GPU that is named twice.
+pub fn group(ordinals: &[u32]) -> Result<Group> {
+    check_ordinals(ordinals)?;
+    Group::new(ordinals)
+}
+
 /// Opens a device called `name` on GPU `ordinal`, whose slots may hold `capacity_bytes` bytes together. A GPU may be
 /// opened more than once: each device has its own capacity and lanes.
 ///
 /// # Errors
 /// [`Error::NoLibrary`] or [`Error::OldDriver`] without a driver that can be used; [`Error::NoGpu`]; [`Error::Cuda`] when the driver fails.
 pub fn open(name: &str, ordinal: u32, capacity_bytes: u64) -> Result<Box<dyn Device>> {
-    open_with(name, ordinal, capacity_bytes, &Options::default())
+    open_with(name, ordinal, capacity_bytes, &Options::default(), None)
 }
 
-/// As [`open`], with options.
+/// As [`open`], with options, and as a member of a group if it is in one.
 ///
 /// # Errors
 /// As [`open`]; [`Error::NoTf32`].
-pub fn open_with(name: &str, ordinal: u32, capacity_bytes: u64, options: &Options) -> Result<Box<dyn Device>> {
+pub fn open_with(
+    name: &str,
+    ordinal: u32,
+    capacity_bytes: u64,
+    options: &Options,
+    group: Option<Member>,
+) -> Result<Box<dyn Device>> {
     check_ordinals(&[ordinal])?;
-    Ok(Box::new(CudaDevice::new(name, keep_context(ordinal)?, capacity_bytes, options)?))
+    Ok(Box::new(CudaDevice::new(name, keep_context(ordinal)?, capacity_bytes, options, group)?))
 }

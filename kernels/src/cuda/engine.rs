@@ -14,6 +14,7 @@ use super::events::Events;
 use super::faults::Faults;
 use super::graphs::Graphs;
 use super::modules::{KernelCall, Modules};
+use super::nccl::Member;
 use super::slots::{Pool, Slots};
 use super::staging::Staging;
 pub(super) use super::task::Task;
@@ -43,6 +44,8 @@ pub(super) struct CudaEngine {
     pub(super) matmul: Matmul,
     /// cuBLAS, or why it cannot be used.
     pub(super) blas: Result<Blas>,
+    /// The group with which the GPU adds, and its place there.
+    pub(super) group: Option<Member>,
     modules: Modules,
     scratch: Mutex<Scratch>,
     events: [Events; LANES.len()],
@@ -61,7 +64,12 @@ struct Scratch {
 impl CudaEngine {
     /// # Errors
     /// [`crate::Error::Cuda`], [`crate::Error::NoTf32`].
-    pub(super) fn new(context: Arc<CudaContext>, capacity_bytes: u64, options: &Options) -> Result<Self> {
+    pub(super) fn new(
+        context: Arc<CudaContext>,
+        capacity_bytes: u64,
+        options: &Options,
+        group: Option<Member>,
+    ) -> Result<Self> {
         context.bind_to_thread().during("using a GPU")?;
         let events = [Events::new(&context)?, Events::new(&context)?, Events::new(&context)?];
         Ok(Self {
@@ -75,6 +83,7 @@ impl CudaEngine {
             autotune: Autotune::default(),
             matmul: options.matmul,
             blas: blas::start(&context, &events[0].stream, options.matmul)?,
+            group,
             modules: Modules::new(&context)?,
             scratch: Mutex::new(Scratch { pool: Pool::new(&context)?, rooms: Vec::new() }),
             events,

@@ -38,6 +38,8 @@ pub struct Libraries {
     pub compiler: Result<Version>,
     /// cuBLAS, which multiplies matrices. Without it, Lapidary's own kernels do.
     pub blas: Result<Version>,
+    /// NCCL, which adds gradients over GPUs if that is asked for.
+    pub nccl: Result<Version>,
 }
 
 /// What the driver counts of a GPU, and the graphs that this process launched.

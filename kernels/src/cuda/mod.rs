@@ -19,4 +19,6 @@ mod width;
 
 pub use gather_work::{GatherSizes, GatherWay, gather_ways};
 pub use gpu::{Counts, Gpu, Libraries, Options};
-pub use imp::{counts, forget_most, free_bytes, gpus, libraries, link, open, open_with, reach_each_other};
+pub use imp::{
+    Group, Member, counts, forget_most, free_bytes, gpus, group, libraries, link, open, open_with, reach_each_other,
+};

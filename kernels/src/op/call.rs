@@ -344,6 +344,16 @@ impl Call {
         self.op == Op::Move(Move::Fetch)
     }
 
+    /// Whether the call adds the terms of all devices. Such a call launches no kernel of ours.
+    pub fn reduces(&self) -> bool {
+        self.op == Op::Move(Move::AllReduce)
+    }
+
+    /// Whether the call takes other devices.
+    pub fn is_exchange(&self) -> bool {
+        self.fetches() || self.reduces()
+    }
+
     /// Returns the key of a dropout operation of this call, for a matrix that begins at a column.
     pub(crate) fn dropout_key(&self, rate: f32, salt: u32, first_column: u32) -> DropoutKey {
         DropoutKey { seed: self.part.seed, op: salt, first_row: self.part.first_row, first_column, rate }

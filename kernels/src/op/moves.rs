@@ -16,6 +16,9 @@ pub enum Move {
     /// does it, never a kernel launch. `packed` is the pack that this part lends; other parts read it at the same time.
     /// `rows` has, for each row of the halo, its index in the owner's pack.
     Fetch,
+    /// `(term) -> sum`, f32: adds the terms of all parts, in an order of the library that does it.
+    /// [`crate::Device::all_reduce`] does it, never a kernel launch.
+    AllReduce,
     /// `(parts..) -> out`: concatenates f32 arrays.
     Concat,
 }
@@ -36,6 +39,14 @@ static FETCH: Record = Record {
     ..PLAIN
 };
 
+static ALL_REDUCE: Record = Record {
+    name: "all_reduce",
+    cost: Cost::Nothing,
+    inputs: &[of(F32, "term", N, D)],
+    outputs: &[of(F32, "sum", N, D)],
+    ..PLAIN
+};
+
 static CONCAT: Record = Record {
     name: "concat",
     inputs: &[of(F32, "part", Just(1), Any)],
@@ -52,6 +63,7 @@ impl Move {
         match self {
             Self::Pack => &PACK,
             Self::Fetch => &FETCH,
+            Self::AllReduce => &ALL_REDUCE,
             Self::Concat => &CONCAT,
         }
     }

@@ -57,6 +57,8 @@ pub struct Emulated<'a> {
     pub races: bool,
     /// Whether the emulated cuBLAS is used.
     pub blas: bool,
+    /// Whether the emulated NCCL is used.
+    pub nccl: bool,
     /// Bytes of the GPU's cache.
     pub cache: Option<u32>,
     /// Extra time that kernels seem to take per slice of columns after the first, in ms.
@@ -76,9 +78,11 @@ impl Emulated<'_> {
             _ => "kernels",
         });
         let mut libraries = folder.as_os_str().to_owned();
-        if self.blas {
-            libraries.push(":");
-            libraries.push(folder.join("blas"));
+        for (is_used, library) in [(self.blas, "blas"), (self.nccl, "nccl")] {
+            if is_used {
+                libraries.push(":");
+                libraries.push(folder.join(library));
+            }
         }
         command
             .env("LD_LIBRARY_PATH", libraries)

@@ -9,7 +9,7 @@ use lapidary_planner::memory::Epoch;
 
 use super::{Done, Session, SessionSpec, scripts};
 use crate::error::Result;
-use crate::lower::{Contents, Lowered, TileOrder, Tiling, lower_in_order};
+use crate::lower::{Contents, Lowered, SumMode, TileOrder, Tiling, lower_in_order};
 use crate::plan::{Sequence, plan_sequence};
 use crate::program::{LevelSizes, Origin, Program};
 
@@ -39,21 +39,28 @@ pub(super) struct BatchPrograms {
     /// For each part, with the sizes that are planned for.
     tilings: Vec<Tiling>,
     order: TileOrder,
+    sums: SumMode,
     bound: LevelSizes,
     seed: u64,
 }
 
 impl BatchPrograms {
-    pub(super) fn new(job: &SessionSpec<'_>, tilings: Vec<Tiling>, order: TileOrder, bound: LevelSizes) -> Self {
+    pub(super) fn new(
+        job: &SessionSpec<'_>,
+        tilings: Vec<Tiling>,
+        (order, sums): (TileOrder, SumMode),
+        bound: LevelSizes,
+    ) -> Self {
         let programs = job.programs.iter().map(|(name, program)| ((*name).to_owned(), (*program).clone()));
-        Self { programs: programs.collect(), tilings, order, bound, seed: job.seed }
+        Self { programs: programs.collect(), tilings, order, sums, bound, seed: job.seed }
     }
 
     /// Lowers the programs of a part for these sizes.
     fn sized(&self, part: usize, levels: LevelSizes) -> Lowered {
         let programs: Vec<(&str, &Program)> =
             self.programs.iter().map(|(name, program)| (name.as_str(), program)).collect();
-        lower_in_order(&programs, &self.tilings[part].clone().with_levels(levels), self.order, self.seed)
+        let tiling = self.tilings[part].clone().with_levels(levels);
+        lower_in_order(&programs, &tiling, self.order, self.seed).with_sums(self.sums)
     }
 }
 

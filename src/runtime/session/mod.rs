@@ -21,7 +21,7 @@ use super::message::{Note, Report, Run};
 use super::trace::{Span, Trace};
 use super::{IdleDevice, RunOptions};
 use crate::error::{Error, NotFinite, Result};
-use crate::lower::{Inputs, Lowered, Supply, Tiling, lower_in_order};
+use crate::lower::{Inputs, Lowered, SumMode, Supply, Tiling, lower_in_order};
 use crate::plan::{
     COPY_IN, COPY_OUT, Choice, DeviceBudget, EpochWork, ExchangePath, Fit, Fitted, Known, Layout, Locality,
     LoweredParts, Method, Planned, Script, Sequence, Variant, between_name, between_work, copy_work, epoch_bytes,
@@ -66,6 +66,8 @@ pub(crate) struct Surroundings {
     pub budgets: Vec<DeviceBudget>,
     /// The layouts of whole parts that are possible, the best one first.
     pub layouts: Vec<Layout>,
+    /// How gradients are added.
+    pub sums: SumMode,
     pub ranks: Ranks,
     /// The machine of each rank, if there are several.
     pub hosts: Vec<String>,
@@ -81,9 +83,10 @@ impl Surroundings {
     fn new(options: &RunOptions) -> Result<Self> {
         let (ranks, own) = (options.ranks.clone(), options.devices.budgets(options.device_memory)?);
         let profile = options.devices.profile();
+        let sums = options.devices.checked_sums(ranks.count())?;
         if ranks.count() == 1 {
             let layouts = options.whole_layouts(options.devices.exchange_paths()?);
-            return Ok(Self { budgets: own, layouts, ranks, hosts: Vec::new(), profile });
+            return Ok(Self { budgets: own, layouts, sums, ranks, hosts: Vec::new(), profile });
         }
         ranks.agree("number of devices", &own.len().to_string())?;
         let devices = own.len();
@@ -92,7 +95,8 @@ impl Surroundings {
         for (part, budget) in budgets.iter_mut().enumerate() {
             budget.name = format!("rank {} {}", part / devices, budget.name);
         }
-        Ok(Self { budgets, layouts: options.whole_layouts(vec![ExchangePath::Host]), ranks, hosts, profile })
+        let layouts = options.whole_layouts(vec![ExchangePath::Host]);
+        Ok(Self { budgets, layouts, sums, ranks, hosts, profile })
     }
 }
 
@@ -239,7 +243,7 @@ impl Session {
     /// Opens a session like [`Session::open`], on the devices that `open` returns for the budgets of this rank. It is
     /// called after planning.
     pub(super) fn open_on(
-        Surroundings { budgets, layouts, ranks, hosts, profile: name }: Surroundings,
+        Surroundings { budgets, layouts, sums, ranks, hosts, profile: name }: Surroundings,
         method: Method,
         job: &SessionSpec<'_>,
         open: impl FnOnce(&[DeviceBudget]) -> Result<Vec<IdleDevice>>,
@@ -257,7 +261,9 @@ impl Session {
             }
             let tilings = Tiling::of_all(ranks.gather(supply.tile(layout))?, layout);
             let levels = job.levels.unwrap_or_default();
-            let lower = |tiling: Tiling| lower_in_order(&programs, &tiling.with_levels(levels), layout.order, job.seed);
+            let lower = |tiling: Tiling| {
+                lower_in_order(&programs, &tiling.with_levels(levels), layout.order, job.seed).with_sums(sums)
+            };
             Ok(LoweredParts::new(tilings.into_par_iter().map(lower).collect()))
         };
         let kept = |lowered: &[Lowered]| -> BTreeSet<Slot> {
@@ -300,7 +306,7 @@ impl Session {
         let batches = match job.levels {
             Some(bound) => {
                 let tilings = Tiling::of_all(ranks.gather(tilings)?, layout);
-                Some(BatchPrograms::new(job, tilings, layout.order, bound))
+                Some(BatchPrograms::new(job, tilings, (layout.order, sums), bound))
             }
             None => None,
         };

@@ -279,7 +279,12 @@ impl Worker {
         for slot in call.reads() {
             after.push(self.held(slot)?.ready);
         }
-        let done = self.device.launch(Lane::Compute, call, &after);
+        let done = if call.reduces() {
+            self.wait_for_others(call.out().slot)?;
+            self.device.all_reduce(call.inputs[0], call.out(), &after)
+        } else {
+            self.device.launch(Lane::Compute, call, &after)
+        };
         let done = self.on(name, done)?;
         self.note(done, Lane::Compute, name, 0);
         for slot in call.reads() {
@@ -289,6 +294,16 @@ impl Worker {
             self.resident[slot.0 as usize] = Some(Resident { ready: done, read: [Event::DONE; 2] });
         }
         Ok(())
+    }
+
+    /// Waits until all parts are about to add their terms of a sum. So a part that failed before does not leave devices
+    /// waiting for it.
+    fn wait_for_others(&mut self, sum: Slot) -> Stoppable<()> {
+        // What others need to get here.
+        self.send_unsent()?;
+        let exchange = self.post.mail.fetched_by(sum);
+        let others = self.post.mail.tell_adding(exchange);
+        self.hear_until(|worker| Ok(worker.post.inbox.take_adding(exchange, others).then_some(())))
     }
 
     /// Looks for a number that is not finite in what call number `step` made. Fetched rows were looked at where they were
@@ -446,6 +461,7 @@ impl Worker {
             ToWorker::Rows(exchange, part, tile, rows) => self.post.inbox.put_rows(exchange, part, tile, rows),
             ToWorker::Lent(exchange, part, rows) => self.post.inbox.put_lent(exchange, part, rows),
             ToWorker::Read(exchange) => self.post.inbox.put_read(exchange),
+            ToWorker::Adding(exchange) => self.post.inbox.put_adding(exchange),
             ToWorker::Sum(exchange, sum) => self.post.inbox.put_sum(exchange, sum),
             ToWorker::Abort => return Err(Stop::Aborted),
             ToWorker::Run(_) | ToWorker::Write(..) | ToWorker::Show(_) | ToWorker::End => {
