@@ -399,6 +399,20 @@ fn auto_says_why_it_does_not_use_a_gpu() {
 }
 
 #[test]
+fn a_blas_that_is_missing_or_does_not_start_is_warned_of_once() {
+    let Some(folder) = emulator::folder() else { return };
+    for (blas, why) in
+        [(false, "cuBLAS (libcublas) was not found"), (true, "CUBLAS_STATUS_NOT_INITIALIZED: it needs libcublasLt")]
+    {
+        let mut command = Emulated { blas, ..Emulated::default() }.command(folder, LAPIDARY);
+        let output = command.env("EMULATED_BLAS", "0").arg("train").args(KARATE).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && said.contains(why), "{said}");
+        assert_eq!(said.matches("products are slower than they could be").count(), 1, "{said}");
+    }
+}
+
+#[test]
 fn products_in_tf32_train_almost_as_in_f32() {
     let Some(folder) = emulator::folder() else { return };
     let emulated = |blas| Emulated { blas, ..Emulated::default() }.command(folder, LAPIDARY);

@@ -78,6 +78,7 @@ fn a_gpu_that_is_right_passes() {
         ("speed", "device", 1),
         ("speed", "epochs", 4),
         ("speed", "gathers", 15),
+        ("speed", "products", 9),
         ("speed", "bf16", 2),
         ("speed", "capacity", 12),
         ("speed", "splits", 6),

@@ -6,7 +6,7 @@ use crate::common::*;
 use lapidary_kernels::call::NO_LABEL;
 use lapidary_kernels::op::{Grid, Linear, Loss, Move, RowStep, Slice};
 use lapidary_kernels::{
-    Arg, Call, CpuDevice, DropoutKey, Error, MatMut, MatView, Matmul, Targets, cpu, cuda,
+    Arg, BlockSlots, Call, CpuDevice, DropoutKey, Error, Mat, MatMut, MatView, Matmul, Targets, cpu, cuda,
     linear_weight_grad_workspace_bytes, reference,
 };
 
@@ -116,6 +116,64 @@ pub(crate) fn a_gather_by_some_columns_at_a_time_has_the_same_bits() {
     }
 }
 
+/// The sources are in one matrix, in two, or in more than a launch takes; the row with the bad source is summed by a group
+/// of threads, or by a whole block.
+pub(crate) fn a_gather_names_a_source_that_does_not_exist() {
+    let mut good = hostile_graphs().into_iter().find(|graph| graph.name == "heavy hubs").unwrap();
+    // Windows take sources that ascend.
+    (0..good.rows()).for_each(|row| {
+        let edges = good.view().edges(row);
+        good.indices[edges].sort_unstable();
+    });
+    let limit = good.own_sources + good.halo_sources;
+    let with_edges = |row: &usize| good.view().edges(*row).len();
+    let hub = (0..good.rows()).max_by_key(with_edges).unwrap();
+    let light = (0..good.rows()).filter(|row| with_edges(row) > 2).min_by_key(with_edges).unwrap();
+    let weights = Numbers(3).units(good.edges());
+    for d in [3, 64, 100] {
+        let rig = Rig::with_cache(10 << 10);
+        let numbers = &mut Numbers(d as u64);
+        let all = numbers.matrix(limit, d);
+        let rows = |rows: std::ops::Range<usize>| {
+            rig.mat(&Matrix { rows: rows.len(), cols: d, data: all.data[rows.start * d..rows.end * d].to_vec() })
+        };
+        let whole = rig.mat(&all);
+        let (own, halo) = (rows(0..good.own_sources), rows(good.own_sources..limit));
+        let pieces: Vec<Mat> = (0..limit).map(|row| rows(row..row + 1)).collect();
+        let weights = rig.put(&weights);
+        for row in [light, hub] {
+            let edges = good.view().edges(row);
+            for (edge, bad) in
+                [(edges.start, limit as u32), (edges.start + edges.len() / 2, u32::MAX), (edges.end - 1, u32::MAX)]
+            {
+                let mut graph = good.clone();
+                graph.indices[edge] = bad;
+                let with_halo = rig.block(&graph);
+                let block = BlockSlots { own_sources: limit, halo_sources: 0, ..with_halo };
+                let out = rig.out(graph.rows(), d);
+                let of_pieces =
+                    Call { more_sources: pieces[1..].to_vec(), ..Call::gather(block, None, pieces[0], None, out) };
+                let mut calls = vec![
+                    Call::gather(block, None, whole, None, out),
+                    Call::gather(block, Some(weights), whole, None, out),
+                    Call::gather(with_halo, None, own, Some(halo), out),
+                    Call::gather(with_halo, Some(weights), own, Some(halo), out),
+                ];
+                if edge + 1 == edges.end {
+                    calls.push(of_pieces.window(0, None));
+                }
+                // The second time, a gather may run in the way that was faster.
+                for (i, call) in calls.iter().chain(&calls).enumerate() {
+                    let objection = rig.launch(call).unwrap_err();
+                    let is_named = matches!(objection, Error::Index { operand: "indices", index, limit: most, .. }
+                        if index == u64::from(bad) && most == limit as u64);
+                    assert!(is_named, "width {d}, edge {edge} of {edges:?}, call {i}: {objection}");
+                }
+            }
+        }
+    }
+}
+
 /// Products of these rows, columns of the input, and columns of the output.
 const PRODUCTS: [[usize; 3]; 10] = [
     [0, 3, 4],
@@ -214,7 +272,7 @@ pub(crate) fn a_product_in_strips_of_columns_has_the_bits_of_one_product() {
         for cut in [1, d_in / 2, d_in - 1] {
             for backward in [false, true] {
                 let what = format!("{n} x {d_in} x {d_out}, cut at {cut}, backward: {backward}");
-                let run = |rig: &Rig, from: std::ops::Range<usize>, sum: Option<lapidary_kernels::Mat>| {
+                let run = |rig: &Rig, from: std::ops::Range<usize>, sum: Option<Mat>| {
                     let (part, out) = (rig.mat(&columns(&x, from.clone())), rig.out(n, d_out));
                     let weight = match backward {
                         // The same weights, stored as the transpose.
@@ -330,7 +388,7 @@ pub(crate) fn cells_rows_and_columns() {
             let (a, b) = (numbers.matrix(n, d), numbers.matrix(n, d));
             let (scale, bias) = (numbers.units(n), numbers.units(d));
             let (da, db) = (a.dense(), b.dense());
-            let exact = |name: &str, want: &reference::Dense, call: &dyn Fn(&Rig, lapidary_kernels::Mat) -> Call| {
+            let exact = |name: &str, want: &reference::Dense, call: &dyn Fn(&Rig, Mat) -> Call| {
                 let what = format!("{name}, {n} x {d}");
                 let got = on_any_threads(&what, |rig| {
                     let out = rig.out(want.rows, want.cols);

@@ -39,7 +39,7 @@ macro_rules! for_each_check {
             conformance {
                 any: gather a_gather_has_the_same_bits_on_every_device
                     a_gather_by_some_columns_at_a_time_has_the_same_bits linear_and_its_gradients
-                    products_in_3xtf32_are_almost_those_in_f32
+                    products_in_3xtf32_are_almost_those_in_f32 a_gather_names_a_source_that_does_not_exist
                     a_product_in_strips_of_columns_has_the_bits_of_one_product a_parameter_is_cut_into_slices_and_joined
                     a_matrix_is_cut_into_strips_of_columns_and_joined packed_rows_are_those_that_were_named
                     cells_rows_and_columns not_a_number_is_not_hidden_by_relu edge_values losses_and_metrics;

@@ -30,6 +30,8 @@ class Figures:
     instructions: int
     fused: int
     widest_store: int
+    by_tensor_cores: int  # products of small matrices (HMMA)
+    asynchronous: int  # copies to shared memory that pass by the registers (LDGSTS)
     loop: GatherLoop | None  # of a gather
 
 
@@ -52,7 +54,7 @@ def measure(job):
     for name, kernel in sorted(kernels.items()):
         stores = [i.width_bits for i in kernel.code if i.operation == "STG"]
         loop = gather_loop(kernel, storage) if is_gather(name) else None
-        counts = len(kernel.code), kernel.count("FFMA"), max(stores, default=0)
+        counts = len(kernel.code), kernel.count("FFMA"), max(stores, default=0), kernel.count("HMMA"), kernel.count("LDGSTS")
         found[file, name, storage, architecture] = Figures(used[name], *counts, loop)
     return found
 

@@ -10,6 +10,10 @@ from gather_loop import cells_of, is_gather
 MAY_FUSE = {"product.cu", "attention.cu", "layer_norm.cu", "losses.cu", "optimizers.cu", "sums.cu"}
 
 
+# Of a warp for two tiles: 8 sums, three products each, of 16 terms in steps of 8.
+LEAST_BY_TENSOR_CORES = 48
+
+
 @dataclass(frozen=True)
 class GatherLimit:
     """Limits on the loop of gathers whose names match."""
@@ -38,6 +42,11 @@ def broken(key, figures):
         yield f"it spills or uses local memory: {figures.used.local_bytes} bytes"
     if figures.fused and file not in MAY_FUSE:
         yield f"it has {figures.fused} fused multiply-adds (FFMA)"
+    if kernel.startswith("product_3xtf32"):
+        if figures.by_tensor_cores < LEAST_BY_TENSOR_CORES:
+            yield f"it has {figures.by_tensor_cores} products by tensor cores, of at least {LEAST_BY_TENSOR_CORES}"
+        if not figures.asynchronous:
+            yield "its copies to shared memory pass through registers"
     if is_gather(kernel):
         vector, _ = cells_of(kernel)
         bits = vector * (32 if storage == "f32" else 16)

@@ -226,6 +226,11 @@ pub trait Device: Send {
         Vec::new()
     }
 
+    /// Returns what makes the device slower than it could be, and what to do, as sentences for the user.
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns the most bytes that the slots may hold together.
     fn capacity_bytes(&self) -> u64;
 

@@ -215,6 +215,15 @@ fn a_product_that_does_not_wait_for_its_copies_is_found() {
 }
 
 #[test]
+#[ignore = "full: compiles changed kernels with and without the fault: 9 s"]
+fn a_missing_source_that_is_not_reported_is_found() {
+    for finder in ["sum", "edges"] {
+        let plant = format!("if (!{finder}.finder.valid)=>if (false)");
+        finds(&plant, false, &["a_gather_names_a_source"], "Result::unwrap_err()");
+    }
+}
+
+#[test]
 #[ignore = "full: compiles changed kernels with and without the fault: 5 s"]
 fn a_product_without_the_rests_of_its_numbers_is_found() {
     finds("MMA_TF32(part[i][j], a_rest, b[j])=>(void)a_rest", false, &["products_in_3xtf32"], "1 x 1 x 1: cell 0");

@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytemuck::Pod;
 use lapidary_cost_model::Profile;
 use lapidary_kernels::op::{Linear, RowStep};
-use lapidary_kernels::{BlockSlots, Call, Device, Event, HostSlot, Lane, Mat, Shared, Slot, cpu, cuda};
+use lapidary_kernels::{BlockSlots, Call, Device, Event, HostSlot, Lane, Mat, Matmul, Shared, Slot, cpu, cuda};
 use rayon::prelude::*;
 
 use super::{WIDTH, far_apart, random_rate};
@@ -20,8 +20,17 @@ impl Bench {
     /// # Errors
     /// [`Error::Device`].
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
+        Self::multiplying(ordinal, Matmul::F32)
+    }
+
+    /// Opens a GPU that multiplies f32 matrices like this.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn multiplying(ordinal: u32, matmul: Matmul) -> Result<Self> {
         let name = format!("cuda:{ordinal}");
-        let opened = cuda::open(&name, ordinal, u64::MAX);
+        let options = cuda::Options { matmul, ..cuda::Options::default() };
+        let opened = cuda::open_with(&name, ordinal, u64::MAX, &options, None);
         Ok(Self { device: opened.map_err(Self::failed(&name, "opening it"))? })
     }
 

@@ -530,7 +530,12 @@ impl Devices {
                 source: Box::new(source),
             })
         });
-        opened.collect()
+        let opened: Vec<IdleDevice> = opened.collect::<Result<_>>()?;
+        for notice in opened.iter().flat_map(|idle| idle.device.notices()).take(1) {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| tracing::warn!("{notice}"));
+        }
+        Ok(opened)
     }
 }
 

@@ -299,6 +299,11 @@ impl Device for CudaDevice {
         std::iter::once(products).chain(self.engine().autotune.told()).collect()
     }
 
+    fn notices(&self) -> Vec<String> {
+        let slow = |error: &Error| format!("products are slower than they could be: {error}");
+        self.engine().blas.as_ref().err().map(slow).into_iter().collect()
+    }
+
     fn capacity_bytes(&self) -> u64 {
         self.engine().slots.capacity
     }

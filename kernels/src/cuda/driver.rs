@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cudarc::cublas::result::CublasError;
-use cudarc::cublas::sys::libraryPropertyType_t as Property;
+use cudarc::cublas::sys::{cublasStatus_t as Status, libraryPropertyType_t as Property};
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUevent, CUresult};
 use cudarc::driver::{CudaEvent, DriverError};
 use cudarc::nvrtc::result::NvrtcError;
@@ -154,8 +154,15 @@ impl<T> Named<T> for std::result::Result<T, NvrtcError> {
 
 impl<T> Named<T> for std::result::Result<T, CublasError> {
     fn during(self, call: &'static str) -> Result<T> {
-        let advice = "give the device less memory, so that cuBLAS finds room beside it";
-        self.map_err(|error| Error::Cuda { call, name: format!("{:?}", error.0), advice })
+        self.map_err(|error| {
+            let advice = match error.0 {
+                Status::CUBLAS_STATUS_NOT_INITIALIZED => {
+                    "it needs libcublasLt beside it, memory beside that of the device, and a driver of its CUDA version"
+                }
+                _ => "give the device less memory, so that cuBLAS finds room beside it",
+            };
+            Error::Cuda { call, name: format!("{:?}", error.0), advice }
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 //     a * b = a_rest * b_rounded + a_rounded * b_rest + a_rounded * b_rounded,
 // without a_rest * b_rest, which is at most 2^-22 of it. Tensor cores do not round their sums to the nearest; therefore
 // they sum DEPTH terms alone, and the threads add these sums in f32 (Ootomo and Yokota, 2022, arXiv:2203.03341).
-// An infinite number becomes NaN.
+// Infinite numbers, and those within 2^-12 of the largest, become NaN.
 //
 // A block computes 128 x 64 cells, a warp 32 x 32 of them. As in product.cu, a sum may be split into pieces.
 

@@ -63,14 +63,15 @@ impl Checked {
     pub(super) fn measure_speed(&mut self, seconds: f64, graphs: &Graphs, peers: &Peers, folder: &Path) -> Result<()> {
         let scope = self.scope.clone();
         let peers_share = if matches!(peers, Peers::Found { .. }) { 0.25 } else { 0.0 };
-        let sections: [(f64, &dyn Fn(Budget) -> Finished); 7] = [
+        let sections: [(f64, &dyn Fn(Budget) -> Finished); 8] = [
             (0.06, &|budget| speed::device(&scope, budget)),
             (0.30, &|budget| speed::epochs(&scope, graphs, budget)),
             (0.14, &|budget| speed::gathers(&scope, graphs, budget)),
+            (0.04, &|budget| speed::products(&scope, budget)),
             (0.06, &|budget| speed::bf16(&scope, graphs, budget)),
             (peers_share, &|budget| speed::others(&scope, graphs, peers, budget)),
-            (0.23, &|budget| speed::capacity(&scope, graphs, budget)),
-            (0.11, &|budget| speed::splits(&scope, budget)),
+            (0.20, &|budget| speed::capacity(&scope, graphs, budget)),
+            (0.10, &|budget| speed::splits(&scope, budget)),
         ];
         let left_s = seconds - self.start.elapsed().as_secs_f64();
         for ((_, section), budget) in sections.iter().zip(Budget::shares(left_s, &sections.map(|(share, _)| share))) {

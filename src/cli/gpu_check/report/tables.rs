@@ -71,6 +71,13 @@ pub(in super::super) fn speed(checked: &Checked) -> Vec<(String, Block)> {
         [text(&row["shape"]), row["width"].to_string(), time(&row["seconds"]), rate, other, ratio]
     });
     add("Gathers", Block::table(["graph", "width", "time", "rate", "fastest other", "times ours"], gathers.collect()));
+    let products = rows("products").map(|row| {
+        let rate = row["flops_per_s"].as_f64().map_or("-".into(), |rate| format!("{:.1} TFLOP/s", rate / 1e12));
+        let error = row["largest_error"].as_f64().map_or("-".into(), |error| format!("{error:.1e}"));
+        let columns = layers(&row["columns"], "-");
+        [text(&row["shape"]), columns, text(&row["matmul"]), time(&row["seconds"]), rate, error]
+    });
+    add("Products", Block::table(["rows of", "columns", "in", "time", "rate", "largest error"], products.collect()));
     let bf16 = rows("bf16").map(|row| {
         let network = layers(&row["network"], "-");
         [

@@ -1,13 +1,15 @@
 //! The GPU's memory, its link to the host, launches, and gathers as a share of the memory bandwidth.
 
-use lapidary_kernels::{Call, cpu};
+use lapidary_kernels::op::Linear;
+use lapidary_kernels::{Call, Error as DeviceError, Matmul, cpu};
 use serde_json::json;
 
 use super::super::budget::Budget;
 use super::super::section::{Finished, Row, Section, lacks_memory, spread};
-use super::super::shapes::{Graphs, SHAPES};
+use super::super::shapes::{Graphs, PRODUCTS, REDDIT, SHAPES, Shape};
 use super::super::{Scope, Size};
 use super::NEXT;
+use crate::error::{Error, Result};
 use crate::profile::gpu::Bench;
 
 /// Measures bytes per second within the device and in both directions to the host, and seconds per launch. Also gives
@@ -68,4 +70,63 @@ pub(in super::super) fn gathers(scope: &Scope, graphs: &Graphs, budget: Budget) 
         }
     }
     section.finish()
+}
+
+/// Products of the networks that are trained: the graph whose vertices are rows, and the columns before and after.
+const LAYERS: [(&Shape, [usize; 2]); 3] = [(&REDDIT, [602, 256]), (&PRODUCTS, [256, 256]), (&REDDIT, [256, 41])];
+
+/// Measures products in each way of multiplying f32 matrices, and how far they are off.
+pub(in super::super) fn products(scope: &Scope, budget: Budget) -> Finished {
+    const WAYS: [Matmul; 3] = [Matmul::F32, Matmul::Tf32x3, Matmul::Tf32];
+    let mut section = Section::new(scope, "products", LAYERS.len() * WAYS.len(), NEXT, Some(budget));
+    for (shape, [d_in, d_out]) in LAYERS {
+        for way in WAYS {
+            section.row(&format!("{} {d_in}-{d_out} in {way}", shape.name), || {
+                let rows = (shape.vertices / scope.size.divisor()).max(20);
+                match Bench::multiplying(scope.gpu, way) {
+                    Ok(bench) => product(scope, &bench, (shape.name, way), [rows, d_in, d_out]),
+                    Err(Error::Device { source, .. }) if matches!(*source, DeviceError::NoTf32 { .. }) => {
+                        Ok(Row::NotHere(source.to_string()))
+                    }
+                    Err(error) => Err(error),
+                }
+            });
+        }
+    }
+    section.finish()
+}
+
+fn product(scope: &Scope, bench: &Bench, (name, way): (&str, Matmul), [rows, d_in, d_out]: [usize; 3]) -> Result<Row> {
+    if let Some(row) = lacks_memory(scope.gpu, 4 * (rows * (d_in + d_out) + d_in * d_out) as u64) {
+        return Ok(row);
+    }
+    let weight = bench.matrix(0, d_out, d_in)?;
+    let (x, out) = (bench.matrix(1, rows, d_in)?, bench.room(2, rows, d_out)?);
+    let [seconds, least, most] =
+        spread(bench.seconds(&Call::new(Linear::Product, [x, weight], [out]), scope.size.runs())?);
+    let some = rows.min(64);
+    let (x, out) = (bench.matrix(3, some, d_in)?, bench.room(4, some, d_out)?);
+    bench.run(&Call::new(Linear::Product, [x, weight], [out]))?;
+    let error = largest_error(&bench.get(out)?, d_in, d_out);
+    // A number of TF32 has 11 bits; each product of two numbers may be off by 2^-10, in the other ways by less than 2^-20.
+    let most_off = if way == Matmul::Tf32 { 1e-3 } else { 1e-6 + (d_in as f64) * 1.2e-7 };
+    let facts = json!({
+        "shape": name, "rows": rows, "columns": [d_in, d_out], "matmul": way.name(),
+        "seconds": seconds, "seconds_range": [least, most],
+        "flops_per_s": 2.0 * (rows * d_in * d_out) as f64 / seconds, "largest_error": error,
+    });
+    Ok(Row::new(facts)
+        .expect(error <= most_off, || format!("a cell is off by {error:e} of its terms, not by {most_off:e}")))
+}
+
+/// Returns the largest error of a product of two matrices of [`Bench::cell`], as a share of the sum of the terms' magnitudes.
+fn largest_error(got: &[f32], d_in: usize, d_out: usize) -> f64 {
+    let errors = got.iter().enumerate().map(|(i, &got)| {
+        let (row, column) = (i / d_out, i % d_out);
+        let terms =
+            (0..d_in).map(|k| f64::from(Bench::cell(row * d_in + k)) * f64::from(Bench::cell(column * d_in + k)));
+        let (sum, magnitude) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+        (f64::from(got) - sum).abs() / magnitude.max(f64::MIN_POSITIVE)
+    });
+    errors.fold(0.0, |most: f64, error| if error > most || error.is_nan() { error } else { most })
 }

@@ -4,7 +4,7 @@ mod kernels;
 mod peers;
 mod training;
 
-pub(super) use kernels::{device, gathers};
+pub(super) use kernels::{device, gathers, products};
 pub(super) use peers::{Peers, graph_bytes, others};
 pub(super) use training::{bf16, capacity, epochs, splits};
 
