@@ -23,7 +23,7 @@ pub enum Quantity {
     PastLastCache,
     /// Edges, once for each pass of a gather that runs in passes.
     PassEdges,
-    /// Rows, once for each pass.
+    /// Rows, once for each pass, or for each matrix of sources.
     PassRows,
     /// Bytes that passes copy, and of sums that they read and write.
     PassBytes,
@@ -39,10 +39,12 @@ pub enum Quantity {
     ProductCells,
     /// Cells for which a dropout draws.
     DrawnCells,
+    /// Copies between host and device beside a call, on average.
+    Copies,
 }
 
 /// All quantities, in the order of their values.
-pub const QUANTITIES: [Quantity; 16] = [
+pub const QUANTITIES: [Quantity; 17] = [
     Quantity::Calls,
     Quantity::Rows,
     Quantity::Edges,
@@ -59,6 +61,7 @@ pub const QUANTITIES: [Quantity; 16] = [
     Quantity::Flops,
     Quantity::ProductCells,
     Quantity::DrawnCells,
+    Quantity::Copies,
 ];
 
 /// The amount of each quantity, in the order of [`QUANTITIES`].
@@ -121,6 +124,7 @@ pub(crate) fn prior(profile: &Profile) -> [f64; QUANTITIES.len()] {
         Quantity::Flops => 1.0 / profile.flops_per_s,
         Quantity::ProductCells => memory_s,
         Quantity::DrawnCells => 4.0 * memory_s,
+        Quantity::Copies => profile.launch_s.max(1e-6),
     })
 }
 

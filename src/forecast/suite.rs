@@ -49,14 +49,20 @@ enum Special {
 
 use Special::{Bf16, LayerNorm, Memory, Parts};
 
-const SHAPES: [Shape; 7] = [
+const SHAPES: [Shape; 8] = [
     Shape {
         vertices: 1 << 11,
         degree: 5,
         features: (600, Some(20)),
         classes: 7,
         trainings: &ALL,
-        special: &[("gcn", 64, Memory(40)), ("gin", 64, LayerNorm), ("sage", 32, Parts), ("gcn", 16, Memory(100))],
+        special: &[
+            ("gcn", 64, Memory(40)),
+            ("gcn", 16, Memory(20)),
+            ("gin", 64, LayerNorm),
+            ("sage", 32, Parts),
+            ("gcn", 16, Memory(100)),
+        ],
     },
     Shape {
         vertices: 1 << 12,
@@ -74,6 +80,7 @@ const SHAPES: [Shape; 7] = [
         trainings: &ALL,
         special: &[
             ("gcn", 64, Memory(50)),
+            ("gcn", 16, Memory(50)),
             ("sage", 128, Memory(25)),
             ("gin", 16, Memory(25)),
             ("gcn", 64, Bf16),
@@ -123,7 +130,15 @@ const SHAPES: [Shape; 7] = [
         features: (100, None),
         classes: 40,
         trainings: &[("gcn", 16), ("gcn", 256), ("sage", 256), ("gin", 64)],
-        special: &[("gcn", 64, Memory(25)), ("gcn", 128, Bf16)],
+        special: &[("gcn", 64, Memory(25)), ("gcn", 16, Memory(50)), ("sage", 16, Memory(25)), ("gcn", 128, Bf16)],
+    },
+    Shape {
+        vertices: 1 << 13,
+        degree: 36,
+        features: (800, Some(250)),
+        classes: 3,
+        trainings: &[("gcn", 16), ("sage", 64)],
+        special: &[("gcn", 16, Memory(20)), ("sage", 16, Memory(50)), ("gcn", 64, Memory(50))],
     },
 ];
 

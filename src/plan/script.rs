@@ -57,12 +57,16 @@ pub struct Script {
 impl Script {
     /// Whether the script copies nothing between its first call and its last.
     pub fn copies_nothing(&self) -> bool {
+        self.copies() == 0 && !self.actions.iter().any(|action| action.call.is_exchange())
+    }
+
+    /// Returns the number of copies between host and device from the first call to the last.
+    pub fn copies(&self) -> usize {
         let of_action = |action: &Action| {
-            let copied = [&action.store, &action.load, &action.ahead, &action.publish];
-            copied.iter().all(|slots| slots.is_empty()) && !action.call.is_exchange()
+            [&action.store, &action.load, &action.ahead, &action.publish].into_iter().map(Vec::len).sum::<usize>()
         };
         let [store, _, load] = &self.finish;
-        self.actions.iter().all(of_action) && store.is_empty() && load.is_empty()
+        self.actions.iter().map(of_action).sum::<usize>() + store.len() + load.len()
     }
 
     /// Returns the same script for other sizes: `steps` are those of the same programs, lowered with sizes that this

@@ -182,8 +182,11 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
         Price::Gather { block, edges, weighted, row_bytes, .. } => {
             let of_window: usize = call.sources().map(|tile| tile.rows).sum();
             let sources = if call.first_source.is_some() { of_window } else { block.own_sources + block.halo_sources };
-            if call.first_source.is_some() {
-                name += " in windows";
+            // A window of some sources looks for their edges in each row; with several matrices, each edge for its own.
+            match (call.first_source, call.more_sources.is_empty()) {
+                (Some(_), _) if of_window < block.own_sources => name += " in windows",
+                (Some(_), false) => name += " over tiles",
+                _ => {}
             }
             if call.halo.is_some() {
                 name += HALO;
@@ -192,6 +195,11 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
             let reuse = locality.reuse(lowered, block.indptr);
             let kind = [call.halo.is_none(), !weighted && call.stored() == DType::F32];
             work = locality.gather(reuse, [block.rows, edges as usize, sources], row_bytes, kind);
+            if !call.more_sources.is_empty() {
+                // A row goes on to another matrix at most as often as it has edges.
+                let matrices = (block.rows * (1 + call.more_sources.len())) as f64;
+                work = work.with(Quantity::PassRows, matrices.min(edges as f64));
+            }
             if weighted {
                 work = work.with(Quantity::WeightedEdges, edges as f64);
             }
@@ -215,11 +223,15 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
     (name, with_stream(work, streamed, all_bytes, locality))
 }
 
-/// Returns what the time between two calls of a script depends on: the bytes that a call makes, on average.
+/// Returns what the time between two calls of a script depends on: the bytes that a call makes and the copies beside it,
+/// on average.
 pub(crate) fn between_work(lowered: &Lowered, script: &Script) -> KernelWork {
     let made = script.actions.iter().flat_map(|action| action.call.writes());
     let bytes: f64 = made.map(|slot| lowered.tensor(slot).bytes as f64).sum();
-    KernelWork::call().with(Quantity::StreamedBytes, bytes / script.actions.len().max(1) as f64)
+    let calls = script.actions.len().max(1) as f64;
+    KernelWork::call()
+        .with(Quantity::StreamedBytes, bytes / calls)
+        .with(Quantity::Copies, script.copies() as f64 / calls)
 }
 
 /// Returns the work of copying a tensor of `bytes` bytes.

@@ -5,7 +5,7 @@ mod batches;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use lapidary_cost_model::KernelWork;
@@ -107,6 +107,17 @@ pub(crate) struct Plans {
     layout: Layout,
     setup: Planned,
     main: Planned,
+}
+
+/// Returns the seconds from `start` to the last end in which no span ran. The time until its memory was ready is none of a
+/// span's.
+fn idle_seconds(start: Instant, spans: &[Span]) -> f64 {
+    let mut busy: Vec<[Instant; 2]> = spans.iter().map(|span| [span.ready, span.end]).collect();
+    busy.sort_unstable();
+    let (idle, _) = busy.into_iter().fold((Duration::ZERO, start), |(idle, until), [ready, end]| {
+        (idle + ready.saturating_duration_since(until), until.max(end))
+    });
+    idle.as_secs_f64()
 }
 
 /// Programs on devices, with their data in place.
@@ -598,11 +609,8 @@ impl Session {
             }
             // With several parts, a part also waits for others.
             if let ([first, ..], [_]) = (&spans[..], &scripts[..]) {
-                let end = spans.iter().map(|span| span.end).max().unwrap_or(first.end);
-                let busy: f64 = spans.iter().map(seconds).sum();
-                let between_s = (end - first.start).as_secs_f64() - busy;
                 let work = between_work(lowered, script);
-                let seconds = between_s / script.actions.len().max(1) as f64;
+                let seconds = idle_seconds(first.start, spans) / script.actions.len().max(1) as f64;
                 measured.push(MeasuredCall { part, kernel: between_name(script, locality).into(), work, seconds });
             }
             for (lane, name) in [(Lane::CopyIn, COPY_IN), (Lane::CopyOut, COPY_OUT)] {
