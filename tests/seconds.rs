@@ -76,9 +76,16 @@ mod long {
         let measured = lines(cache.path(), &["profile", "--json"]).remove(0);
         let names: Vec<&str> =
             measured["kernels"].as_array().unwrap().iter().map(|kernel| kernel["kernel"].as_str().unwrap()).collect();
-        for name in
-            ["gather", "gather in windows", "gather bf16", "linear", "layer_norm", "attention", "copy to the device"]
-        {
+        for name in [
+            "gather",
+            "gather in windows",
+            "gather over tiles",
+            "gather bf16",
+            "linear",
+            "layer_norm",
+            "attention",
+            "copy to the device",
+        ] {
             assert!(names.contains(&name), "{name} was not measured: {names:?}");
         }
         let again = lines(cache.path(), &["profile", "--json"]).remove(0);

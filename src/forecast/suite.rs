@@ -254,7 +254,7 @@ pub struct SuiteReport {
 /// `progress` is called after each training, with the number of those that are done and of all.
 ///
 /// # Cost
-/// About half a minute on two cores, and 1 GiB of memory during that time.
+/// About 40 s on two cores, and 1 GiB of memory during that time.
 /// # Errors
 /// [`Error::Device`](crate::Error::Device) if the host does not have enough memory.
 pub fn measure_kernels(mut progress: impl FnMut(usize, usize)) -> Result<SuiteReport> {

@@ -1,6 +1,6 @@
 //! Records when each kernel and copy ran, for trace viewers and for the cost model.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lapidary_kernels::{Event, Lane};
 
@@ -19,6 +19,17 @@ pub struct Span {
     pub ready: Instant,
     /// When it ended.
     pub end: Instant,
+}
+
+/// Returns the seconds from `start` to the last end in which no span ran. The time until its memory was ready is none of a
+/// span's.
+pub(super) fn idle_seconds(start: Instant, spans: &[Span]) -> f64 {
+    let mut busy: Vec<[Instant; 2]> = spans.iter().map(|span| [span.ready, span.end]).collect();
+    busy.sort_unstable();
+    let (idle, _) = busy.into_iter().fold((Duration::ZERO, start), |(idle, until), [ready, end]| {
+        (idle + ready.saturating_duration_since(until), until.max(end))
+    });
+    idle.as_secs_f64()
 }
 
 /// The stages of mini-batches, in the order in which a batch passes through them.
@@ -209,5 +220,23 @@ mod tests {
             assert!((got - want).abs() < 1e-9, "{got}, not {want}");
         }
         assert_eq!(idle, Busy::default());
+    }
+
+    #[test]
+    fn a_device_is_idle_where_no_lane_works() {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let span = |[begun, ready, end]: [u64; 3]| Span {
+            name: String::new(),
+            lane: Lane::Compute,
+            bytes: 0,
+            start: at(begun),
+            ready: at(ready),
+            end: at(end),
+        };
+        // Idle from 0 to 2, while memory is made ready from 10 to 11, and from 16 to 20; two lanes work at once from 5 to 8.
+        let spans = [[5, 5, 10], [2, 2, 8], [10, 11, 16], [20, 20, 21]].map(span);
+        assert!((idle_seconds(start, &spans) - 0.007).abs() < 1e-9, "{}", idle_seconds(start, &spans));
+        assert_eq!(idle_seconds(start, &[]), 0.0);
     }
 }

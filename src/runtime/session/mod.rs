@@ -5,7 +5,7 @@ mod batches;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytemuck::Pod;
 use lapidary_cost_model::KernelWork;
@@ -18,7 +18,7 @@ pub(crate) use batches::{BatchShare, SharedBatch};
 
 use super::driver::Runtime;
 use super::message::{Note, Report, Run};
-use super::trace::{Span, Trace};
+use super::trace::{Span, Trace, idle_seconds};
 use super::{IdleDevice, RunOptions};
 use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, SumMode, Supply, Tiling, lower_in_order};
@@ -107,17 +107,6 @@ pub(crate) struct Plans {
     layout: Layout,
     setup: Planned,
     main: Planned,
-}
-
-/// Returns the seconds from `start` to the last end in which no span ran. The time until its memory was ready is none of a
-/// span's.
-fn idle_seconds(start: Instant, spans: &[Span]) -> f64 {
-    let mut busy: Vec<[Instant; 2]> = spans.iter().map(|span| [span.ready, span.end]).collect();
-    busy.sort_unstable();
-    let (idle, _) = busy.into_iter().fold((Duration::ZERO, start), |(idle, until), [ready, end]| {
-        (idle + ready.saturating_duration_since(until), until.max(end))
-    });
-    idle.as_secs_f64()
 }
 
 /// Programs on devices, with their data in place.
