@@ -28,9 +28,12 @@ impl Bench {
     /// # Errors
     /// [`Error::Device`].
     pub(crate) fn multiplying(ordinal: u32, matmul: Matmul) -> Result<Self> {
+        Self::with(ordinal, &cuda::Options { matmul, ..cuda::Options::default() })
+    }
+
+    fn with(ordinal: u32, options: &cuda::Options) -> Result<Self> {
         let name = format!("cuda:{ordinal}");
-        let options = cuda::Options { matmul, ..cuda::Options::default() };
-        let opened = cuda::open_with(&name, ordinal, u64::MAX, &options, None);
+        let opened = cuda::open_with(&name, ordinal, u64::MAX, options, None);
         Ok(Self { device: opened.map_err(Self::failed(&name, "opening it"))? })
     }
 
@@ -183,6 +186,14 @@ impl Bench {
 /// What only `gpu-check` needs.
 #[cfg(feature = "command")]
 impl Bench {
+    /// Opens a GPU whose gathers are by whole rows, never by groups of columns.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn by_whole_rows(ordinal: u32) -> Result<Self> {
+        Self::with(ordinal, &cuda::Options { cache_bytes: Some(u64::MAX), ..cuda::Options::default() })
+    }
+
     /// Returns what the device chose by itself.
     pub(crate) fn choices(&self) -> Vec<String> {
         self.device.choices()

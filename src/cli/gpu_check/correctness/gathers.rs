@@ -37,27 +37,36 @@ fn compare(gpu: u32, graphs: &Graphs, shape: &Shape, d: usize) -> Result<Row> {
     if let Some(row) = lacks_memory(gpu, need_bytes) {
         return Ok(row);
     }
-    let bench = Bench::open(gpu)?;
-    let block = bench.block(&graph)?;
     let some = some_rows(&graph);
-    let (own, out) = (bench.matrix(2, n, d)?, bench.room(3, n, d)?);
-    let (rows, few) = (bench.put(4, some.clone())?, bench.room(5, some.len(), d)?);
-    let gather = Call::gather(block, None, own, None, out);
-    let pack = Call::new(Move::Pack, [Arg::Mat(out), Arg::Slot(rows)], [few]);
     let want = on_the_cpu(&graph, &some, d)?;
     let row_of = |cells: &[f32], i: usize| -> Vec<u32> { cells[i * d..][..d].iter().map(|x| x.to_bits()).collect() };
-    // Where groups of columns may be faster, the first run does both ways, by groups last. The second takes one.
     let mut wrong = Vec::new();
-    for run in ["first", "second"] {
-        let got = gathered(&bench, &gather, &pack, few)?;
-        let differs = |&i: &usize| row_of(&got, i) != row_of(&want, i);
-        let others: Vec<u32> = (0..some.len()).filter(differs).map(|i| some[i]).collect();
-        if let Some(row) = others.first() {
-            let [count, all] = [others.len(), some.len()];
-            wrong.push(format!("{run} run: {count} of {all} rows are not those of the CPU, such as row {row}"));
+    let mut check = |bench: &Bench, runs: &[&str]| -> Result<()> {
+        let block = bench.block(&graph)?;
+        let (own, out) = (bench.matrix(2, n, d)?, bench.room(3, n, d)?);
+        let (rows, few) = (bench.put(4, some.clone())?, bench.room(5, some.len(), d)?);
+        let gather = Call::gather(block, None, own, None, out);
+        let pack = Call::new(Move::Pack, [Arg::Mat(out), Arg::Slot(rows)], [few]);
+        for run in runs {
+            let got = gathered(bench, &gather, &pack, few)?;
+            let differs = |&i: &usize| row_of(&got, i) != row_of(&want, i);
+            let others: Vec<u32> = (0..some.len()).filter(differs).map(|i| some[i]).collect();
+            if let Some(row) = others.first() {
+                let [count, all] = [others.len(), some.len()];
+                wrong.push(format!("{run} run: {count} of {all} rows are not those of the CPU, such as row {row}"));
+            }
         }
+        Ok(())
+    };
+    // Where groups of columns may be faster, the first run does both ways, by groups last. The second takes the faster one.
+    let bench = Bench::open(gpu)?;
+    check(&bench, &["first", "second"])?;
+    let choices = bench.choices();
+    drop(bench);
+    if choices.iter().any(|choice| choice.contains("columns at a time")) {
+        check(&Bench::by_whole_rows(gpu)?, &["whole-row"])?;
     }
-    let facts = json!({ "shape": shape.name, "width": d, "rows_compared": some.len(), "choices": bench.choices() });
+    let facts = json!({ "shape": shape.name, "width": d, "rows_compared": some.len(), "choices": choices });
     Ok(Row::Done { facts, wrong })
 }
 
