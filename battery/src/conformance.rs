@@ -194,8 +194,8 @@ pub(crate) fn linear_and_its_gradients() {
     }
 }
 
-/// The product of two numbers is off by four units in the last place: both cross products by one, as 12 bits of a rest
-/// are rounded to 11, and the product of the rests by two.
+/// The product of two numbers lacks at most 2^-21 of it: both cross products 2^-23, as 12 bits of a rest are rounded to 11,
+/// and the product of the rests 2^-22.
 pub(crate) fn products_in_3xtf32_are_almost_those_in_f32() {
     let matmul = Matmul::Tf32x3;
     let Some(ordinal) = gpu() else {
@@ -213,6 +213,23 @@ pub(crate) fn products_in_3xtf32_are_almost_those_in_f32() {
     assert!(kernels.contains("3xtf32"), "{kernels}");
     for shape in PRODUCTS {
         are_products(shape, 4, |_, run| run(&rig));
+    }
+    // A product that goes on with the sum of other columns.
+    let numbers = &mut Numbers(21);
+    let (x, weight) = (numbers.matrix(300, 70), numbers.matrix(90, 70));
+    let strips = [0..33, 33..70].map(|strip| [columns(&x, strip.clone()), columns(&weight, strip)]);
+    let (first, out) = (rig.out(300, 90), rig.out(300, 90));
+    rig.launch(&call!(Linear::Product, [rig.mat(&strips[0][0]), rig.mat(&strips[0][1])], [first])).unwrap();
+    let got = rig.run(out, &call!(Linear::ProductOnto, [rig.mat(&strips[1][0]), rig.mat(&strips[1][1]), first], [out]));
+    let magnitude = reference::linear(&x.dense().map(f64::abs), &weight.dense().map(f64::abs));
+    assert_close("in strips", &got, &reference::linear(&x.dense(), &weight.dense()).data, &magnitude.data, 74);
+    // What is no number stays in its row.
+    for odd in [f32::NAN, f32::INFINITY, f32::MAX] {
+        let mut spoilt = x.clone();
+        spoilt.data[70 * 5 + 3] = odd;
+        let got = rig.run(out, &call!(Linear::Product, [rig.mat(&spoilt), rig.mat(&weight)], [out]));
+        let is_spoilt = |row: usize| got[90 * row..][..90].iter().all(|cell| cell.is_nan());
+        assert!((0..300).all(|row| is_spoilt(row) == (row == 5)), "{odd}");
     }
 }
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import limits
 import self_test
 import table
-from compile import STORAGE_TYPES, Used, compile_file, files, find_nvrtc
+from compile import Used, compile_file, files, find_nvrtc, storage_types
 from gather_loop import GatherLoop, gather_loop, is_gather
 from sass import disassemble
 
@@ -61,7 +61,7 @@ def measure(job):
 
 def measure_all(releases, architectures):
     """Returns the figures of all kernels, by release."""
-    jobs = [(r, a, f, s) for r in releases for f in files() for s in STORAGE_TYPES for a in architectures]
+    jobs = [(r, a, f, s) for r in releases for f in files() for s in storage_types(f) for a in architectures]
     with ProcessPoolExecutor() as pool:
         results = list(pool.map(measure, jobs))
     measured = {release: {} for release in releases}

@@ -26,6 +26,11 @@ def files():
     return sorted(os.path.basename(path) for path in glob.glob(f"{FOLDER}/*.cu"))
 
 
+def storage_types(file):
+    """Returns the storage types that a file is compiled for."""
+    return ["f32"] if file == "product_3xtf32.cu" else list(STORAGE_TYPES)
+
+
 def find_nvrtc(release):
     """Returns the library of a release, such as 12.8, from this Python's packages."""
     for folder in sys.path:

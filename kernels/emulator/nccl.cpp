@@ -35,7 +35,7 @@ struct Group {
     std::mutex lock;
     std::condition_variable changed;
     std::vector<std::unique_ptr<Round>> rounds;  // kept, because streams run late
-    bool aborted = false;
+    std::vector<bool> aborted;                   // by place
 };
 
 struct Comm {
@@ -69,7 +69,6 @@ static void add(const void* data) {
     }
 }
 
-// EMULATED_NCCL=0 makes every sum fail.
 API int ncclGetVersion(int* version) { return *version = 22809, SUCCESS; }
 API const char* ncclGetErrorString(int result) {
     switch (result) {
@@ -81,6 +80,7 @@ API const char* ncclGetErrorString(int result) {
 }
 API int ncclCommInitAll(Comm** comms, int count, const int* devices) {
     auto group = std::make_shared<Group>();
+    group->aborted.resize(count);
     for (int i = 0; i < count; ++i) {
         for (int j = 0; j < i; ++j)
             if (devices[j] == devices[i]) return INVALID_ARGUMENT;
@@ -88,6 +88,7 @@ API int ncclCommInitAll(Comm** comms, int count, const int* devices) {
     }
     return SUCCESS;
 }
+// EMULATED_NCCL=0 makes every sum fail.
 API int ncclAllReduce(const float* from, float* to, size_t count, int type, int op, Comm* comm, void* stream) {
     void* context = nullptr;
     cuCtxGetCurrent(&context);
@@ -110,8 +111,8 @@ API int ncclAllReduce(const float* from, float* to, size_t count, int type, int 
     if (cuEventCreate(&round.events[comm->place], 0) || cuEventRecord(round.events[comm->place], stream)) return UNHANDLED_CUDA_ERROR;
     ++round.there;
     group.changed.notify_all();
-    group.changed.wait(locked, [&] { return round.there == comm->count || group.aborted; });
-    if (group.aborted) return REMOTE_ERROR;
+    group.changed.wait(locked, [&] { return round.there == comm->count || group.aborted[comm->place]; });
+    if (group.aborted[comm->place]) return REMOTE_ERROR;
     for (void* event : round.events)
         if (cuStreamWaitEvent(stream, event, 0)) return UNHANDLED_CUDA_ERROR;
     const Add added = {&round, to, count};
@@ -122,7 +123,7 @@ API int ncclCommDestroy(Comm* comm) { return delete comm, SUCCESS; }
 API int ncclCommAbort(Comm* comm) {
     {
         std::lock_guard<std::mutex> locked(comm->group->lock);
-        comm->group->aborted = true;
+        comm->group->aborted[comm->place] = true;
     }
     comm->group->changed.notify_all();
     return delete comm, SUCCESS;

@@ -89,6 +89,7 @@ static void wait_in(State state) {
 
 static void fiber_main() {
     block.kernel->run(block.args);
+    if (!block.current->copies.empty()) fail("a copy to shared memory that nothing waits for");
     block.current->state = State::Ended;
     void* nowhere;
     simt_switch(&nowhere, block.scheduler);

@@ -165,10 +165,10 @@ pub trait Device: Send {
     /// # Shapes
     /// Both matrices are f32, of the same shape on all devices.
     /// # Errors
-    /// [`crate::Error::EmptySlot`], [`crate::Error::SlotSize`], [`crate::Error::Shape`]; [`crate::Error::NoPeers`] if the
+    /// [`crate::Error::EmptySlot`], [`crate::Error::SlotSize`], [`crate::Error::Shape`]; [`crate::Error::NoGroup`] if the
     /// device is in no group.
     fn all_reduce(&self, _term: Mat, _sum: Mat, _after: &[Event]) -> Result<Event> {
-        Err(Error::NoPeers)
+        Err(Error::NoGroup)
     }
 
     /// Returns a function that ends what this device and others of its group wait for from each other, with an error. Any

@@ -214,6 +214,9 @@ pub enum Error {
     /// A device that cannot read another device's memory, or cannot lend its own.
     #[error("the devices cannot read each other's memory; let rows go through the host")]
     NoPeers,
+    /// A device that does not add with others, or whose group has ended because one of them failed.
+    #[error("this device adds with no others, or another one of its group has failed")]
+    NoGroup,
     /// Threads could not be started.
     #[error("cannot start {threads} threads")]
     Threads {

@@ -14,8 +14,7 @@ pub enum Matmul {
     /// It takes cuBLAS.
     Tf32,
     /// By a GPU's tensor cores, with each f32 number as the sum of two TF32 numbers. A product of two numbers lacks at most
-    /// 2^-21 of it, and sums are f32. Infinite numbers, and those within 2^-12 of
-    /// the largest, become NaN.
+    /// 2^-21 of it, and sums are f32. Infinite numbers become NaN, and so do those within 2^-12 of the largest.
     Tf32x3,
 }
 

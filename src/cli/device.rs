@@ -183,10 +183,15 @@ impl DeviceArgs {
         }
     }
 
-    /// Says that gradients have other last bits than on other devices, or that `--sum` has no effect.
+    /// Says that the gradients of a training on `parts` devices have other last bits than on others, or that `--sum` has no
+    /// effect. Without a training, `parts` is 0.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for an unknown word.
     pub(super) fn say_how_gradients_are_added(&self, parts: usize) -> Result<()> {
         match (self.layout.sums()?, parts) {
             (SumMode::Parts, _) => {}
+            (SumMode::Nccl, 0) => say("--sum nccl changes nothing here: it is for training"),
             (SumMode::Nccl, 1) => say("--sum nccl changes nothing here: a single device has nothing to add"),
             (SumMode::Nccl, _) => say("gradients are added by NCCL (--sum parts: the same bits on any devices)"),
         }

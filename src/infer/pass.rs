@@ -14,12 +14,12 @@ use super::{Accuracy, Prediction, Predictor};
 use crate::bind::{bind, bind_with, label_kind, model_for};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::lower::{FeatureData, Inputs};
+use crate::lower::{FeatureData, Inputs, SumMode};
 use crate::model::{LabelKind, Mode};
 use crate::program::passes::fuse::fuse;
 use crate::program::passes::order::Workload;
 use crate::program::{Origin, Passes, Program, Stages, made_name};
-use crate::runtime::{IdleDevice, Plans, Runs, Session, SessionSpec};
+use crate::runtime::{IdleDevice, Plans, RunOptions, Runs, Session, SessionSpec};
 
 /// Number of runs to assume for a pass that repeats. It decides whether work that can be done once is hoisted out.
 const EXPECTED_RUNS: u64 = 100;
@@ -151,7 +151,9 @@ impl Pass {
             plans,
             levels: None,
         };
-        let session = Session::open_again(&predictor.options, &spec, idle)?;
+        // There are no gradients to add.
+        let devices = predictor.options.devices.clone().sums(SumMode::Parts);
+        let session = Session::open_again(&RunOptions { devices, ..predictor.options.clone() }, &spec, idle)?;
         write_weights(&session, predictor)?;
         Ok(session)
     }

@@ -61,7 +61,7 @@ impl Lowered {
                 let made = made_by(&phase.steps[..first], term)?;
                 Some((&mut phase.steps, first, made))
             });
-            // Only gradients are read by steps.
+            // The driver adds what is no gradient.
             let Some((steps, first, made)) = read.filter(|(.., made)| made.dtype.float() == Some(StorageType::F32))
             else {
                 continue;

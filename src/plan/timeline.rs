@@ -146,7 +146,7 @@ impl<'a> Run<'a> {
             self.times.copies_in_s += seconds;
             self.queue(1, ready, seconds)
         } else if call.reduces() {
-            // Each device sends and receives the matrix about twice: it adds a share of it, and passes that on.
+            // A ring sends each byte about twice: once to add shares, once to spread the sums.
             let bytes = call.out().numbers() as u64 * 4;
             let seconds = if bytes > 0 { self.rates.profile.fetch_s(2 * bytes) } else { 0.0 };
             self.times.kernels_s += seconds;

@@ -277,9 +277,11 @@ impl Devices {
     /// # Errors
     /// [`Error::Value`] if such devices, or several ranks, cannot add so.
     pub(crate) fn planned_sums(&self, ranks: usize) -> Result<SumMode> {
+        if self.sums == SumMode::Nccl && ranks > 1 {
+            return Err(self.adds_not("; with several ranks, leave it at parts"));
+        }
         match (self.chosen_sums(), &self.kind) {
             (SumMode::Parts, _) => Ok(SumMode::Parts),
-            (SumMode::Nccl, _) if ranks > 1 => Err(self.adds_not("; with several ranks, leave it at parts")),
             (SumMode::Nccl, DeviceKind::Cuda(_)) if self.sharing() > 1 => Err(self.adds_not(", each named once")),
             (SumMode::Nccl, DeviceKind::Cuda(_) | DeviceKind::Sim) => Ok(SumMode::Nccl),
             (SumMode::Nccl, _) => Err(self.adds_not("")),
@@ -531,7 +533,7 @@ impl Devices {
             })
         });
         let opened: Vec<IdleDevice> = opened.collect::<Result<_>>()?;
-        for notice in opened.iter().flat_map(|idle| idle.device.notices()).take(1) {
+        if let Some(notice) = opened.iter().flat_map(|idle| idle.device.notices()).next() {
             static ONCE: Once = Once::new();
             ONCE.call_once(|| tracing::warn!("{notice}"));
         }

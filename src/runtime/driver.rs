@@ -297,7 +297,7 @@ impl Runtime {
     /// Ends the session. Returns the devices of this rank, without tensors; fewer if one could not free its memory.
     pub(crate) fn into_devices(mut self) -> Vec<IdleDevice> {
         self.subscription = None;
-        for worker in &self.workers {
+        for worker in self.workers.drain(..) {
             // A worker that failed does not listen.
             drop(worker.send(ToWorker::End));
         }
@@ -308,6 +308,10 @@ impl Runtime {
     pub(crate) fn stop(&mut self) {
         self.failed.set(true);
         self.subscription = None;
+        // Not of devices that were taken out of the session.
+        if !self.workers.is_empty() {
+            self.interrupters.iter().for_each(|interrupt| interrupt());
+        }
         for worker in self.workers.drain(..) {
             drop(worker.try_send(ToWorker::Abort));
         }

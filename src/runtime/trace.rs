@@ -21,8 +21,7 @@ pub struct Span {
     pub end: Instant,
 }
 
-/// Returns the seconds from `start` to the last end in which no span ran. The time until its memory was ready is none of a
-/// span's.
+/// Returns the seconds from `start` to the last end in which no span ran. A span counts from `ready` on.
 pub(super) fn idle_seconds(start: Instant, spans: &[Span]) -> f64 {
     let mut busy: Vec<[Instant; 2]> = spans.iter().map(|span| [span.ready, span.end]).collect();
     busy.sort_unstable();

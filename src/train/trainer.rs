@@ -21,6 +21,7 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::graph::VertexOrder;
 use crate::infer::{Accuracy, ModelRecord, Position, Predictor, TrainedOn};
+use crate::lower::SumMode;
 use crate::model::{LabelKind, Model, Parameter, Weight, Weights};
 use crate::plan::Locality;
 use crate::program::{EMBEDDING, Origin};
@@ -442,6 +443,11 @@ impl Trainer {
     /// Returns the storage type of matrices with one row per vertex.
     pub fn dtype(&self) -> StorageType {
         self.record.model.dtype
+    }
+
+    /// Returns how gradients are added over several devices.
+    pub fn sums(&self) -> SumMode {
+        self.setup.options.devices.chosen_sums()
     }
 
     /// Returns how matrices are multiplied; `None` if the devices have one way only.

@@ -13,7 +13,8 @@ pub(super) fn launch(slots: &Open<'_>, op: Move, call: &Call) -> Result<()> {
             let (x, rows) = (slots.mat(call.inputs[0])?, slots.numbers(call.inputs[1])?);
             pack(x.view(), rows.view(), slots.mat_mut(call.out())?.view())
         }
-        Move::Fetch | Move::AllReduce => Err(Error::NoPeers),
+        Move::Fetch => Err(Error::NoPeers),
+        Move::AllReduce => Err(Error::NoGroup),
         Move::Concat => {
             let parts = call.inputs.iter().map(|&part| slots.numbers::<f32>(part)).collect::<Result<Vec<_>>>()?;
             let mut out = slots.numbers_mut::<f32>(call.out())?;

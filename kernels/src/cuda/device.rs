@@ -217,7 +217,7 @@ impl Device for CudaDevice {
     }
 
     fn all_reduce(&self, term: Mat, sum: Mat, after: &[Event]) -> Result<Event> {
-        let Some((group, place)) = self.engine().group.clone() else { return Err(Error::NoPeers) };
+        let Some((group, place)) = self.engine().group.clone() else { return Err(Error::NoGroup) };
         check_shape("all_reduce", "sum", [term.rows, term.cols], [sum.rows, sum.cols])?;
         let count = term.numbers();
         let [from, to] = [term, sum].map(|mat| self.address(mat.slot, 4 * count as u64));
@@ -300,8 +300,11 @@ impl Device for CudaDevice {
     }
 
     fn notices(&self) -> Vec<String> {
+        let CudaEngine { blas, matmul, .. } = self.engine();
         let slow = |error: &Error| format!("products are slower than they could be: {error}");
-        self.engine().blas.as_ref().err().map(slow).into_iter().collect()
+        // Those of f32 matrices do without it.
+        let missed = blas.as_ref().err().filter(|_| *matmul != Matmul::Tf32x3);
+        missed.map(slow).into_iter().collect()
     }
 
     fn capacity_bytes(&self) -> u64 {

@@ -116,8 +116,9 @@ impl Plan<'_> {
             return;
         }
         // The kernel counts the terms of a sum in 32 bits.
-        let splits = self.engine().matmul == Matmul::Tf32x3 && stored == StorageType::F32 && u32::try_from(k).is_ok();
-        if !splits && self.has_blas() && product.suits_blas() {
+        let by_tensor_cores =
+            self.engine().matmul == Matmul::Tf32x3 && stored == StorageType::F32 && u32::try_from(k).is_ok();
+        if !by_tensor_cores && self.has_blas() && product.suits_blas() {
             self.add(Task::Product(product));
             return;
         }
@@ -140,11 +141,12 @@ impl Plan<'_> {
             wide: u64::from(made == StorageType::F32),
             adds: u64::from(adds),
         };
-        let (file, name, [down, across]) = match (splits, a_transposed, b_transposed) {
+        let (file, name, [down, across]) = match (by_tensor_cores, a_transposed, b_transposed) {
             (false, ..) => (File::Product, "product", [SQUARE, SQUARE]),
             (true, false, false) => (File::Product3xTf32, "product_3xtf32_nn", RECTANGLE),
             (true, false, true) => (File::Product3xTf32, "product_3xtf32_nt", RECTANGLE),
-            (true, true, _) => (File::Product3xTf32, "product_3xtf32_tn", RECTANGLE),
+            (true, true, false) => (File::Product3xTf32, "product_3xtf32_tn", RECTANGLE),
+            (true, true, true) => unreachable!("no operation transposes both"),
         };
         let blocks = m.div_ceil(down) * n.div_ceil(across);
         self.kernel(file.over(stored), name, [blocks, count], &args);

@@ -12,7 +12,8 @@ impl Plan<'_> {
     pub(super) fn moves(&mut self, op: Move, call: &Call) -> Result<()> {
         match op {
             Move::Pack => self.pack(call),
-            Move::Fetch | Move::AllReduce => Err(Error::NoPeers),
+            Move::Fetch => Err(Error::NoPeers),
+            Move::AllReduce => Err(Error::NoGroup),
             Move::Concat => self.concat(call),
         }
     }

@@ -1,6 +1,7 @@
 //! Sums over several GPUs by NVIDIA's NCCL.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::CudaStream;
@@ -93,8 +94,10 @@ pub(super) fn find() -> Result<Version> {
 /// GPUs that add together ([`Device::all_reduce`](crate::Device::all_reduce)), numbered in the order in which they were given.
 pub struct Group {
     functions: &'static Functions,
-    /// None after an interruption.
+    /// None once it was aborted.
     comms: Vec<Mutex<Option<Handle>>>,
+    /// Whether the sums that are queued may never end.
+    interrupted: AtomicBool,
 }
 
 /// A group, and the place of a GPU in it.
@@ -118,14 +121,14 @@ impl Group {
         let made = unsafe { (functions.comm_init_all)(comms.as_mut_ptr(), numbers.len() as c_int, numbers.as_ptr()) };
         functions.check("making a group of GPUs", made)?;
         let comms = comms.into_iter().map(|comm| Mutex::new(Some(Handle(comm)))).collect();
-        Ok(Self { functions, comms })
+        Ok(Self { functions, comms, interrupted: AtomicBool::new(false) })
     }
 
     /// Queues the sum of `count` f32 numbers at the first address of each GPU, to the second address of each. The context
     /// of the GPU at `place` must be current on this thread. It may wait until the others call it.
     ///
     /// # Errors
-    /// [`Error::Cuda`]; [`Error::NoPeers`] after an interruption.
+    /// [`Error::Cuda`]; [`Error::NoGroup`] after an interruption.
     pub(super) fn all_reduce(
         &self,
         place: usize,
@@ -133,25 +136,35 @@ impl Group {
         count: usize,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let comm = self.comms[place].lock();
-        let Some(Handle(comm)) = &*comm else { return Err(Error::NoPeers) };
+        let locked = self.comms[place].lock();
+        let Some(Handle(comm)) = &*locked else { return Err(Error::NoGroup) };
         if count == 0 {
             return Ok(());
         }
         let (from, to, stream) = (from as *const c_void, to as *mut c_void, stream.cu_stream().cast());
         // SAFETY: the communicator exists; both buffers have as many numbers and live until the queued work is done.
         let queued = unsafe { (self.functions.all_reduce)(from, to, count, FLOAT32, SUM, *comm, stream) };
+        drop(locked);
+        // An interruption that found the communicator in use leaves it to this thread.
+        if self.interrupted.load(Ordering::SeqCst) {
+            self.abort(place);
+            return Err(Error::NoGroup);
+        }
         self.functions.check("adding over GPUs", queued)
     }
 
     /// Ends sums that never will be complete, because a GPU has failed.
     pub(super) fn interrupt(&self) {
-        for comm in &self.comms {
-            // One that is in use waits for others in NCCL itself, which an abort from here does not end in every version.
-            if let Some(Handle(comm)) = comm.try_lock().and_then(|mut comm| comm.take()) {
-                // SAFETY: the communicator exists, and is not used any more. A failure only leaks it.
-                let _ = unsafe { (self.functions.comm_abort)(comm) };
-            }
+        self.interrupted.store(true, Ordering::SeqCst);
+        (0..self.comms.len()).for_each(|place| self.abort(place));
+    }
+
+    /// Aborts a communicator, unless a thread is using it.
+    fn abort(&self, place: usize) {
+        if let Some(Handle(comm)) = self.comms[place].try_lock().and_then(|mut comm| comm.take()) {
+            // SAFETY: the communicator exists, and nothing uses it from here on: it was taken. What it has queued ends. A
+            // failure only leaks it.
+            let _ = unsafe { (self.functions.comm_abort)(comm) };
         }
     }
 }
@@ -164,10 +177,13 @@ impl std::fmt::Debug for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        let Functions { comm_abort, comm_destroy, .. } = self.functions;
+        // Destroying waits for what is queued, which may never end after an interruption.
+        let end = if *self.interrupted.get_mut() { comm_abort } else { comm_destroy };
         for comm in &mut self.comms {
             if let Some(Handle(comm)) = comm.get_mut().take() {
                 // SAFETY: the communicator exists, and no device uses it any more. A failure only leaks it.
-                let _ = unsafe { (self.functions.comm_destroy)(comm) };
+                let _ = unsafe { end(comm) };
             }
         }
     }

@@ -9,6 +9,10 @@
 //
 // A block computes 128 x 64 cells, a warp 32 x 32 of them. As in product.cu, a sum may be split into pieces.
 
+#ifdef STORE_BF16
+#error "bf16 numbers are exact in TF32: cuBLAS multiplies them"
+#endif
+
 constexpr u32 DOWN = 128;
 constexpr u32 ACROSS = 64;
 constexpr u32 DEPTH = 16;
@@ -149,14 +153,12 @@ __device__ inline void product_of(const Product& a) {
     Left left_tile((const float*)a.a, A_ALONG_TERMS ? a.a_row : a.a_column, row, a.m, first);
     Right right_tile((const float*)a.b, B_ALONG_TERMS ? a.b_column : a.b_row, column, a.n, first);
     u32 terms = first < last ? last - first : 0;
-    left_tile.copy(terms, left[0]);
-    right_tile.copy(terms, right[0]);
+    if (terms > 0) left_tile.copy(terms, left[0]), right_tile.copy(terms, right[0]);
     for (u32 turn = 0; terms > 0; turn ^= 1) {
         WAIT_FOR_COPIES();
         __syncthreads();
         terms -= terms < DEPTH ? terms : DEPTH;
-        left_tile.copy(terms, left[turn ^ 1]);
-        right_tile.copy(terms, right[turn ^ 1]);
+        if (terms > 0) left_tile.copy(terms, left[turn ^ 1]), right_tile.copy(terms, right[turn ^ 1]);
         add_product<Left, Right>(left[turn], right[turn], sum);
     }
     const u64 first_cell = blockIdx.y * a.m * a.n;

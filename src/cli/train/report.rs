@@ -222,6 +222,7 @@ pub(super) fn summarise(args: &TrainArgs, data: &Dataset, trainer: &Trainer, don
             "defaults": done.chosen.json(),
             "dtype": trainer.dtype().name(),
             "matmul": trainer.matmul().map(Matmul::name),
+            "sum": trainer.sums().name(),
             "best_epoch": best.map(|b| b.epoch),
             "epochs": trainer.epoch(),
             "epoch_seconds_median": done.epoch_median(),

@@ -593,6 +593,10 @@ impl Session {
             let mut kernels = spans.iter().filter(|span| span.lane == Lane::Compute);
             for action in script.actions.iter().filter(|action| !action.call.fetches()) {
                 let Some(span) = kernels.next().filter(|span| *span.name == *action.name) else { break };
+                // Its time is also that of waiting for other devices.
+                if action.call.reduces() {
+                    continue;
+                }
                 let (kernel, work) = kernel_work(lowered, &action.call, locality);
                 measured.push(MeasuredCall { part, kernel, work, seconds: seconds(span) / sharing as f64 });
             }

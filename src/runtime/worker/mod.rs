@@ -299,8 +299,6 @@ impl Worker {
     /// Waits until all parts are about to add their terms of a sum. So a part that failed before does not leave devices
     /// waiting for it.
     fn wait_for_others(&mut self, sum: Slot) -> Stoppable<()> {
-        // What others need to get here.
-        self.send_unsent()?;
         let exchange = self.post.mail.fetched_by(sum);
         let others = self.post.mail.tell_adding(exchange);
         self.hear_until(|worker| Ok(worker.post.inbox.take_adding(exchange, others).then_some(())))
