@@ -227,6 +227,28 @@ fn plan_takes_the_devices_of_train() {
     }
 }
 
+/// The sums of all models are planned on the devices; what NCCL moves is not counted, and the host adds nothing.
+#[test]
+fn plan_takes_sums_by_nccl_where_a_run_could() {
+    let flags = ["plan", "--shape", "1000,20000,50,7", "--json", "--profile", "a100"];
+    let plan = |more: &[&str]| run(&[&flags[..], more].concat());
+    let through_host = |sum: &str, model: &str| {
+        let (code, stdout, stderr) = plan(&["--devices", "3", "--exchange", "peer", "--sum", sum, "--model", model]);
+        assert_eq!(code, Some(0), "{model}: {stderr}");
+        let line: serde_json::Value = serde_json::from_str(stdout.lines().next().unwrap()).unwrap();
+        line["bytes_to_host"].as_u64().unwrap()
+    };
+    for model in ["gcn", "gat", "gatv2", "gin", "sage", "graphconv", "commnet", "resgcn"] {
+        assert!(through_host("parts", model) > 0, "{model}");
+        assert_eq!(through_host("nccl", model), 0, "{model}");
+    }
+    for refused in [["--devices", "cpu:2"], ["--ranks", "2"]] {
+        let (code, _, stderr) = plan(&[&refused[..], &["--sum", "nccl"]].concat());
+        assert!(code == Some(2) && stderr.contains("--sum cannot be `nccl`"), "{refused:?}: {stderr}");
+    }
+    assert!(plan(&["--sum", "mpi"]).2.contains("write parts or nccl"));
+}
+
 /// Checks the help of the verbs: no line is wider than 100 columns, and shared flags have the same text.
 #[test]
 fn help_is_the_same_everywhere_and_names_the_exit_codes() {

@@ -211,7 +211,7 @@ fn a_missing_barrier_is_found() {
 
 #[test]
 fn a_product_that_does_not_wait_for_its_copies_is_found() {
-    finds("WAIT_FOR_COPIES();=>", false, &["products_in_3xtf32"], "cell 0 is NaN");
+    finds("WAIT_FOR_COPIES();=>", false, &["products_in_3xtf32"], "a copy to shared memory that nothing waits for");
 }
 
 #[test]
