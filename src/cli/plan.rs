@@ -372,12 +372,9 @@ impl Target {
             return Err(Error::Value { option: "ranks", value: args.ranks.to_string(), expected });
         }
         let exchange = args.layout.exchange(&args.devices, devices.count())?;
-        Ok(Self {
-            devices: devices.exchange(exchange).sums(args.layout.sums()?),
-            profile: args.profile.clone(),
-            memory,
-            network,
-        })
+        let devices = devices.exchange(exchange).sums(args.layout.sums()?);
+        devices.planned_sums(args.ranks)?;
+        Ok(Self { devices, profile: args.profile.clone(), memory, network })
     }
 }
 
