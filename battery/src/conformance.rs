@@ -243,35 +243,28 @@ fn are_products(
     let x = numbers.matrix(n, d_in);
     let weight = numbers.matrix(d_out, d_in);
     let grad = numbers.matrix(n, d_out);
-    let (dx, dw, dg) = (x.dense(), weight.dense(), grad.dense());
-    let (ax, aw, ag) = (dx.map(f64::abs), dw.map(f64::abs), dg.map(f64::abs));
-
-    let what = format!("linear, {n} x {d_in} x {d_out}");
-    let got = result(&what, &|rig| {
-        let out = rig.out(n, d_out);
-        rig.run(out, &call!(Linear::Product, [rig.mat(&x), rig.mat(&weight)], [out]))
-    });
-    let magnitude = reference::linear(&ax, &aw);
-    assert_close(&what, &got, &reference::linear(&dx, &dw).data, &magnitude.data, d_in + units);
-
-    let what = format!("linear_input_grad, {n} x {d_in} x {d_out}");
-    let got = result(&what, &|rig| {
-        let out = rig.out(n, d_in);
-        rig.run(out, &call!(Linear::InputGrad, [rig.mat(&grad), rig.mat(&weight)], [out]))
-    });
-    let magnitude = reference::linear_input_grad(&ag, &aw);
-    assert_close(&what, &got, &reference::linear_input_grad(&dg, &dw).data, &magnitude.data, d_out + units);
-
-    let what = format!("linear_weight_grad, {n} x {d_in} x {d_out}");
-    let got = result(&what, &|rig| {
-        let out = rig.out(d_out, d_in);
-        let bytes = linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64);
-        let workspace = (bytes > 0).then(|| rig.put(&vec![f32::NAN; bytes as usize / 4]));
-        rig.run(out, &Call { workspace, ..call!(Linear::WeightGrad, [rig.mat(&grad), rig.mat(&x)], [out]) })
-    });
-    let magnitude = reference::linear_weight_grad(&ag, &ax);
-    assert_close(&what, &got, &reference::linear_weight_grad(&dg, &dx).data, &magnitude.data, n + units);
+    let check = |op: Linear, [a, b]: [&Matrix; 2], [rows, cols]: [usize; 2], reference: OfTwo, terms: usize| {
+        let what = format!("{op:?}, {n} x {d_in} x {d_out}");
+        let got = result(&what, &|rig| {
+            let out = rig.out(rows, cols);
+            let bytes = match op {
+                Linear::WeightGrad => linear_weight_grad_workspace_bytes(n as u64, d_in as u64, d_out as u64),
+                _ => 0,
+            };
+            let workspace = (bytes > 0).then(|| rig.put(&vec![f32::NAN; bytes as usize / 4]));
+            rig.run(out, &Call { workspace, ..call!(op, [rig.mat(a), rig.mat(b)], [out]) })
+        });
+        let (a, b) = (a.dense(), b.dense());
+        let magnitude = reference(&a.map(f64::abs), &b.map(f64::abs));
+        assert_close(&what, &got, &reference(&a, &b).data, &magnitude.data, terms + units);
+    };
+    check(Linear::Product, [&x, &weight], [n, d_out], reference::linear, d_in);
+    check(Linear::InputGrad, [&grad, &weight], [n, d_in], reference::linear_input_grad, d_out);
+    check(Linear::WeightGrad, [&grad, &x], [d_out, d_in], reference::linear_weight_grad, n);
 }
+
+/// A reference of two matrices.
+type OfTwo = fn(&reference::Dense, &reference::Dense) -> reference::Dense;
 
 /// Returns some columns of a matrix.
 fn columns(x: &Matrix, columns: std::ops::Range<usize>) -> Matrix {

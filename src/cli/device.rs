@@ -183,17 +183,21 @@ impl DeviceArgs {
         }
     }
 
-    /// Says that the gradients of a training on `parts` devices have other last bits than on others, or that `--sum` has no
-    /// effect. Without a training, `parts` is 0.
+    /// Says that the gradients of a training have other last bits than on other devices, or that `--sum` has no effect.
+    /// `sums` is how they are added; `None` if nothing is trained.
     ///
     /// # Errors
     /// [`Error::Value`] for an unknown word.
-    pub(super) fn say_how_gradients_are_added(&self, parts: usize) -> Result<()> {
-        match (self.layout.sums()?, parts) {
+    pub(super) fn say_how_gradients_are_added(&self, sums: Option<SumMode>) -> Result<()> {
+        match (self.layout.sums()?, sums) {
             (SumMode::Parts, _) => {}
-            (SumMode::Nccl, 0) => say("--sum nccl changes nothing here: it is for training"),
-            (SumMode::Nccl, 1) => say("--sum nccl changes nothing here: a single device has nothing to add"),
-            (SumMode::Nccl, _) => say("gradients are added by NCCL (--sum parts: the same bits on any devices)"),
+            (SumMode::Nccl, None) => say("--sum nccl changes nothing here: it is for training"),
+            (SumMode::Nccl, Some(SumMode::Parts)) => {
+                say("--sum nccl changes nothing here: a single device has nothing to add");
+            }
+            (SumMode::Nccl, Some(SumMode::Nccl)) => {
+                say("gradients are added by NCCL (--sum parts: the same bits on any devices)")
+            }
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::ranks::{Letter, Ranks, Subject};
 pub(super) fn inbox(lowered: &Lowered, supply: &mut Supply<'_>, part: usize) -> Inbox {
     let expected = lowered.exchanges.iter().map(|exchange| match exchange {
         Exchange::Sum { .. } => Expected::Sum(None),
-        Exchange::Reduce { .. } => Expected::Parts(0),
+        Exchange::Reduce { .. } => Expected::Nothing,
         Exchange::Halo { packed, halo, crossing, width, float } => {
             let sources = supply.routes(*crossing).sources[part].clone();
             let tile_bytes = halo.iter().map(|&slot| lowered.tensor(slot).bytes as usize).collect();

@@ -21,8 +21,8 @@ pub(super) struct Mail {
     by_fetched: BTreeMap<Slot, usize>,
     /// For each exchange, the parts that read this part's rows.
     readers: Vec<Vec<Reader>>,
-    /// The workers of this rank, which lend rows to each other.
-    lenders: Vec<Sender<ToWorker>>,
+    /// The workers of this rank, whose devices exchange rows and sums with each other.
+    workers: Vec<Sender<ToWorker>>,
     driver: Sender<ToDriver>,
 }
 
@@ -64,7 +64,7 @@ impl Mail {
         part: usize,
         exchanges: Arc<Vec<Exchange>>,
         readers: Vec<Vec<Reader>>,
-        lenders: Vec<Sender<ToWorker>>,
+        workers: Vec<Sender<ToWorker>>,
         driver: Sender<ToDriver>,
     ) -> Self {
         let by_published = places(exchanges.iter().map(Exchange::published));
@@ -73,7 +73,7 @@ impl Mail {
             Exchange::Halo { .. } | Exchange::Sum { .. } => None,
         });
         let by_fetched = fetched.collect();
-        Self { part, exchanges, by_published, by_fetched, readers, lenders, driver }
+        Self { part, exchanges, by_published, by_fetched, readers, workers, driver }
     }
 
     /// Returns the exchange that fetches a tensor from other devices, or adds it with them.
@@ -96,16 +96,15 @@ impl Mail {
         }
     }
 
-    /// Tells the other workers that this part will add its term next. Returns their number.
-    pub(super) fn tell_adding(&self, exchange: usize) -> usize {
-        let others = self.lenders.iter().enumerate().filter(|(part, _)| *part != self.part);
-        others.map(|(_, worker)| drop(worker.send(ToWorker::Adding(exchange)))).count()
+    /// Returns the other parts, which add their terms of a sum with this one.
+    pub(super) fn others(&self) -> Vec<usize> {
+        (0..self.workers.len()).filter(|&part| part != self.part).collect()
     }
 
-    /// Tells the lenders that their rows were read.
-    pub(super) fn tell_read(&self, exchange: usize, lenders: &[usize]) {
-        for &lender in lenders {
-            drop(self.lenders[lender].send(ToWorker::Read(exchange)));
+    /// Tells other parts that this one has come so far in an exchange: see [`ToWorker::Passed`].
+    pub(super) fn tell_passed(&self, exchange: usize, parts: &[usize]) {
+        for &part in parts {
+            drop(self.workers[part].send(ToWorker::Passed(exchange)));
         }
     }
 
@@ -145,8 +144,8 @@ pub(super) struct Inbox {
     /// For each received tensor, its exchange and its tile index.
     by_received: BTreeMap<Slot, (usize, usize)>,
     expected: Vec<Expected>,
-    /// For each exchange, how many parts have read what this part lent.
-    read: Vec<usize>,
+    /// For each exchange, how many parts have passed their point of it: see [`ToWorker::Passed`].
+    passed: Vec<usize>,
 }
 
 /// Rows lent by other parts, with the number of rows of each: the input of a fetch.
@@ -160,8 +159,8 @@ pub(super) enum Expected {
     Fetch(Vec<(usize, usize, Option<Lent>)>),
     /// A sum over all parts.
     Sum(Option<HostSlot>),
-    /// A sum that the devices make: how many other parts will add their terms next.
-    Parts(usize),
+    /// Nothing: the devices add.
+    Nothing,
 }
 
 /// The halo of one part. Its tiles are assembled once all packed rows have arrived.
@@ -251,8 +250,8 @@ fn copy_rows<'a>(
 
 impl Inbox {
     pub(super) fn new(exchanges: &[Exchange], expected: Vec<Expected>) -> Self {
-        let read = vec![0; exchanges.len()];
-        Self { by_received: places(exchanges.iter().map(Exchange::received)), expected, read }
+        let passed = vec![0; exchanges.len()];
+        Self { by_received: places(exchanges.iter().map(Exchange::received)), expected, passed }
     }
 
     pub(super) fn put_lent(&mut self, exchange: usize, part: usize, rows: Lent) {
@@ -263,25 +262,8 @@ impl Inbox {
         }
     }
 
-    pub(super) fn put_read(&mut self, exchange: usize) {
-        self.read[exchange] += 1;
-    }
-
-    pub(super) fn put_adding(&mut self, exchange: usize) {
-        if let Expected::Parts(count) = &mut self.expected[exchange] {
-            *count += 1;
-        }
-    }
-
-    /// Returns whether `others` parts will add their terms next. If so, forgets them.
-    pub(super) fn take_adding(&mut self, exchange: usize, others: usize) -> bool {
-        match &mut self.expected[exchange] {
-            Expected::Parts(count) if *count >= others => {
-                *count -= others;
-                true
-            }
-            _ => false,
-        }
+    pub(super) fn put_passed(&mut self, exchange: usize) {
+        self.passed[exchange] += 1;
     }
 
     /// Returns the owners of the rows that a fetch reads.
@@ -301,11 +283,11 @@ impl Inbox {
         Some(sources.iter_mut().filter_map(|(_, count, lent)| Some((lent.take()?, *count))).collect())
     }
 
-    /// Returns whether `readers` parts have read what this part lent. If so, resets the count.
-    pub(super) fn take_read(&mut self, exchange: usize, readers: usize) -> bool {
-        let all = self.read[exchange] == readers;
+    /// Returns whether so many parts have passed their point of an exchange. If so, resets the count.
+    pub(super) fn take_passed(&mut self, exchange: usize, parts: usize) -> bool {
+        let all = self.passed[exchange] == parts;
         if all {
-            self.read[exchange] = 0;
+            self.passed[exchange] = 0;
         }
         all
     }
@@ -333,7 +315,7 @@ impl Inbox {
         match &mut self.expected[exchange] {
             Expected::Sum(sum) => Ok(sum.take()),
             Expected::Halo(halo) => halo.take(tile),
-            Expected::Fetch(_) | Expected::Parts(_) => unreachable!("what devices exchange is not received"),
+            Expected::Fetch(_) | Expected::Nothing => unreachable!("what devices exchange is not received"),
         }
     }
 }

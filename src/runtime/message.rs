@@ -18,10 +18,8 @@ pub(super) enum ToWorker {
     Rows(usize, usize, usize, HostSlot),
     /// Rows that another part packed and lends in its device memory: `(exchange, part, rows)`.
     Lent(usize, usize, Lent),
-    /// Another part has read what this one lent for an exchange.
-    Read(usize),
-    /// Another part will add its term of an exchange next.
-    Adding(usize),
+    /// Another part has passed its point of an exchange: it has read what this one lent, or it adds its term next.
+    Passed(usize),
     /// The sum over all parts of an exchange.
     Sum(usize, HostSlot),
     /// Overwrite a persistent tensor.

@@ -48,8 +48,6 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// cuBLAS on one stream.
 pub(super) struct Blas {
     version: Version,
-    /// How f32 matrices are multiplied.
-    matmul: Matmul,
     handle: Mutex<Handle>,
     workspace: u64,
     pool: Pool,
@@ -72,7 +70,7 @@ pub(super) fn start(context: &Arc<CudaContext>, stream: &Arc<CudaStream>, matmul
             return Err(Error::NoTf32 { why: format!("it takes compute capability {LEAST}, and it has {capability}") });
         }
     }
-    match Blas::start(context, stream, matmul) {
+    match Blas::start(context, stream) {
         Err(error) if matmul == Matmul::Tf32 => Err(Error::NoTf32 { why: format!("it takes cuBLAS. {error}") }),
         blas => Ok(blas),
     }
@@ -84,14 +82,14 @@ impl Blas {
     ///
     /// # Errors
     /// [`Error::NoLibrary`], [`Error::Cuda`].
-    fn start(context: &Arc<CudaContext>, stream: &Arc<CudaStream>, matmul: Matmul) -> Result<Self> {
+    fn start(context: &Arc<CudaContext>, stream: &Arc<CudaStream>) -> Result<Self> {
         const CALL: &str = "starting cuBLAS";
         let version = driver::find_blas()?;
         let pool = Pool::new(context)?;
         context.bind_to_thread().during(CALL)?;
         let handle = result::create_handle().during(CALL)?;
         // From here on, a failure destroys the handle.
-        let mut blas = Self { version, matmul, handle: Mutex::new(Handle(handle)), workspace: 0, pool };
+        let mut blas = Self { version, handle: Mutex::new(Handle(handle)), workspace: 0, pool };
         blas.workspace = blas.pool.take(WORKSPACE_BYTES)?;
         // SAFETY: the handle was just made; stream and memory live until `blas` is dropped, and nothing else uses the
         // memory.
@@ -108,11 +106,11 @@ impl Blas {
         self.version
     }
 
-    /// Queues a product of [suitable](DenseProduct::suits_blas) size.
+    /// Queues a product of [suitable](DenseProduct::suits_blas) size. `matmul` says how f32 matrices are multiplied.
     ///
     /// # Errors
     /// [`crate::Error::Cuda`].
-    pub(super) fn product(&self, product: &DenseProduct) -> Result<()> {
+    pub(super) fn product(&self, product: &DenseProduct, matmul: Matmul) -> Result<()> {
         let handle = self.handle.lock();
         let DenseProduct { a, a_transposed, b, b_transposed, out, m, n, k, adds, stored, made } = *product;
         let op = |transposed| if transposed { Op::CUBLAS_OP_T } else { Op::CUBLAS_OP_N };
@@ -150,7 +148,7 @@ impl Blas {
             }
             .during("multiplying matrices");
         }
-        let mode = match self.matmul {
+        let mode = match matmul {
             Matmul::Tf32 => sys::cublasMath_t::CUBLAS_TF32_TENSOR_OP_MATH,
             Matmul::F32 | Matmul::Bf16 | Matmul::Tf32x3 => sys::cublasMath_t::CUBLAS_DEFAULT_MATH,
         };

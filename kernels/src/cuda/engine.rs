@@ -111,7 +111,7 @@ impl CudaEngine {
         let stream = &self.events[0].stream;
         tasks.iter().try_for_each(|task| match task {
             Task::Kernel(call) => self.modules.launch(stream, call),
-            Task::Product(product) => self.blas.as_ref().expect("`prepare` asked for it").product(product),
+            Task::Product(product) => self.blas.as_ref().expect("`prepare` asked for it").product(product, self.matmul),
             Task::Trial { shape, ways } => self.try_all(*shape, ways),
             Task::Zero { address, bytes } => {
                 // SAFETY: `prepare` checked that the buffer has as many bytes.

@@ -128,6 +128,10 @@ __device__ inline void add_product(const float* left, const float* right, float 
             for (u32 e = 0; e < 4; ++e) sum[i][j][e] += part[i][j][e];
 }
 
+// Returns where sum i of a thread lies in its warp's cells: 2 x 4 matrices of 16 x 8, of which it has 4 cells each.
+__device__ inline u32 row_of(u32 i) { return threadIdx.x % WARP / 4 + i / 16 * 16 + i / 2 % 2 * 8; }
+__device__ inline u32 column_of(u32 i) { return threadIdx.x % 4 * 2 + i / 4 % 4 * 8 + i % 2; }
+
 template <bool A_ALONG_TERMS, bool B_ALONG_TERMS>
 __device__ inline void product_of(const Product& a) {
     typedef Tile<A_ALONG_TERMS, DOWN> Left;
@@ -139,14 +143,13 @@ __device__ inline void product_of(const Product& a) {
     const u64 row = blockIdx.x / across * DOWN, column = blockIdx.x % across * ACROSS;
     const u64 first = blockIdx.y * a.k_of_part;
     const u64 last = first + a.k_of_part < a.k ? first + a.k_of_part : a.k;
-    // The cells of this thread: 2 x 4 matrices of 16 x 8.
-    const u32 warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
-    const u64 own_row = row + warp / 2 * SIDE + g, own_column = column + warp % 2 * SIDE + 2 * t;
+    const u32 warp = threadIdx.x / WARP;
+    const u64 warp_row = row + warp / 2 * SIDE, warp_column = column + warp % 2 * SIDE;
     float sum[2][4][4] = {};
     if (a.adds) {
 #pragma unroll
         for (u32 i = 0; i < 32; ++i) {
-            const u64 r = own_row + i / 16 * 16 + i / 2 % 2 * 8, c = own_column + i / 4 % 4 * 8 + i % 2;
+            const u64 r = warp_row + row_of(i), c = warp_column + column_of(i);
             if (r < a.m && c < a.n) sum[i / 16][i / 4 % 4][i % 4] = output_cell(a.out, a.wide, r * a.n + c);
         }
     }
@@ -164,7 +167,7 @@ __device__ inline void product_of(const Product& a) {
     const u64 first_cell = blockIdx.y * a.m * a.n;
 #pragma unroll
     for (u32 i = 0; i < 32; ++i) {
-        const u64 r = own_row + i / 16 * 16 + i / 2 % 2 * 8, c = own_column + i / 4 % 4 * 8 + i % 2;
+        const u64 r = warp_row + row_of(i), c = warp_column + column_of(i);
         const float cell[1] = {sum[i / 16][i / 4 % 4][i % 4]};
         if (r < a.m && c < a.n) write_output<1>(a.out, a.wide, first_cell + r * a.n + c, cell);
     }

@@ -118,7 +118,7 @@ pub(super) fn run(args: &InferArgs, ranks: &Ranks) -> Result<()> {
     }
     if !args.json {
         args.device.say_how_matrices_are_multiplied(predictor.matmul());
-        args.device.say_how_gradients_are_added(0)?;
+        args.device.say_how_gradients_are_added(None)?;
     }
     let format = args.out.as_deref().map(Format::of).transpose()?;
     if args.scores != Scores::None && format == Some(Format::Npy) {

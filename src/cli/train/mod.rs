@@ -79,7 +79,7 @@ pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
     if !args.output.json {
         say_what_is_cut(&trainer, args.training.strips);
         args.device.say_how_matrices_are_multiplied(trainer.matmul());
-        args.device.say_how_gradients_are_added(trainer.parts().len())?;
+        args.device.say_how_gradients_are_added(Some(trainer.sums()))?;
     }
     if args.output.explain {
         let plan = trainer.explain();

@@ -300,8 +300,9 @@ impl Worker {
     /// waiting for it.
     fn wait_for_others(&mut self, sum: Slot) -> Stoppable<()> {
         let exchange = self.post.mail.fetched_by(sum);
-        let others = self.post.mail.tell_adding(exchange);
-        self.hear_until(|worker| Ok(worker.post.inbox.take_adding(exchange, others).then_some(())))
+        let others = self.post.mail.others();
+        self.post.mail.tell_passed(exchange, &others);
+        self.hear_until(|worker| Ok(worker.post.inbox.take_passed(exchange, others.len()).then_some(())))
     }
 
     /// Looks for a number that is not finite in what call number `step` made. Fetched rows were looked at where they were
@@ -458,8 +459,7 @@ impl Worker {
         match message {
             ToWorker::Rows(exchange, part, tile, rows) => self.post.inbox.put_rows(exchange, part, tile, rows),
             ToWorker::Lent(exchange, part, rows) => self.post.inbox.put_lent(exchange, part, rows),
-            ToWorker::Read(exchange) => self.post.inbox.put_read(exchange),
-            ToWorker::Adding(exchange) => self.post.inbox.put_adding(exchange),
+            ToWorker::Passed(exchange) => self.post.inbox.put_passed(exchange),
             ToWorker::Sum(exchange, sum) => self.post.inbox.put_sum(exchange, sum),
             ToWorker::Abort => return Err(Stop::Aborted),
             ToWorker::Run(_) | ToWorker::Write(..) | ToWorker::Show(_) | ToWorker::End => {
@@ -488,7 +488,7 @@ impl Worker {
                 let rows = self.on(&format!("lending {}", self.tensor_name(slot)), lent)?;
                 self.post.mail.lend(exchange, &rows);
             }
-            News::Read(exchange) => self.post.mail.tell_read(exchange, &self.post.inbox.lenders(exchange)),
+            News::Read(exchange) => self.post.mail.tell_passed(exchange, &self.post.inbox.lenders(exchange)),
         }
         Ok(())
     }

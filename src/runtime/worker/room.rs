@@ -159,7 +159,7 @@ impl Worker {
     /// Returns whether other parts have read what this part lent them.
     fn was_read(&mut self, slot: Slot) -> bool {
         let Some(&exchange) = self.lent.get(&slot) else { return true };
-        let was_read = self.post.inbox.take_read(exchange, self.post.mail.reader_count(exchange));
+        let was_read = self.post.inbox.take_passed(exchange, self.post.mail.reader_count(exchange));
         if was_read {
             self.lent.remove(&slot);
         }
@@ -180,7 +180,7 @@ impl Worker {
         self.on(&format!("giving up {}", self.tensor_name(slot)), done)?;
         if let Some(exchange) = self.lent.remove(&slot) {
             let readers = self.post.mail.reader_count(exchange);
-            self.hear_until(|worker| Ok(worker.post.inbox.take_read(exchange, readers).then_some(())))?;
+            self.hear_until(|worker| Ok(worker.post.inbox.take_passed(exchange, readers).then_some(())))?;
         }
         let done = self.device.free(slot);
         self.on(&format!("giving up {}", self.tensor_name(slot)), done)

@@ -1,6 +1,7 @@
 //! The GPU's memory, its link to the host, launches, gathers as a share of the memory bandwidth, and products.
 
 use lapidary_kernels::op::Linear;
+use lapidary_kernels::reference::{Dense, linear};
 use lapidary_kernels::{Call, Error as DeviceError, Matmul, cpu};
 use serde_json::json;
 
@@ -126,12 +127,11 @@ fn product(scope: &Scope, bench: &Bench, (name, way): (&str, Matmul), [rows, d_i
 
 /// Returns the largest error of a product of two matrices of [`Bench::cell`], as a share of the sum of the terms' magnitudes.
 fn largest_error(got: &[f32], d_in: usize, d_out: usize) -> f64 {
-    let errors = got.iter().enumerate().map(|(i, &got)| {
-        let (row, column) = (i / d_out, i % d_out);
-        let terms =
-            (0..d_in).map(|k| f64::from(Bench::cell(row * d_in + k)) * f64::from(Bench::cell(column * d_in + k)));
-        let (sum, magnitude) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
-        (f64::from(got) - sum).abs() / magnitude.max(f64::MIN_POSITIVE)
-    });
+    let matrix = |rows: usize| Dense::from_fn(rows, d_in, |r, c| f64::from(Bench::cell(r * d_in + c)));
+    let (x, weight) = (matrix(got.len() / d_out), matrix(d_out));
+    let (want, magnitude) = (linear(&x, &weight), linear(&x.map(f64::abs), &weight.map(f64::abs)));
+    let cells = got.iter().zip(&want.data).zip(&magnitude.data);
+    let errors =
+        cells.map(|((&got, want), magnitude)| (f64::from(got) - want).abs() / magnitude.max(f64::MIN_POSITIVE));
     errors.fold(0.0, |most: f64, error| if error > most || error.is_nan() { error } else { most })
 }
