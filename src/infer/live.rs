@@ -1,24 +1,24 @@
 //! Live predictions: those of a graph some of whose features change.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::ops::Range;
 use std::time::Instant;
 
 use half::bf16;
-use lapidary_kernels::storage_type::round;
-use lapidary_kernels::{HostSlot, Shared, Slot, SpareArrays, StorageType};
+use lapidary_kernels::{HostSlot, NoHostMemory, Shared, Slot, SpareArrays, StorageType};
 use ndarray::{Array2, ArrayView2};
 use rayon::prelude::*;
 
 use super::Predictor;
 use super::evaluation::{LOGITS, output_name};
 use super::pass::{Pass, write_weights};
+use super::stored_rows::{StoredRows, replace_rows};
 use crate::bind::watched;
 use crate::dataset::{Arrays, Dataset, FeatureNorm};
 use crate::error::{Error, Result};
-use crate::graph::Graph;
-use crate::lower::{Batch, BatchSupply, Contents, FeatureData, Gathered, Inputs, level_sizes};
+use crate::graph::{Block, Graph, filled_rows};
+use crate::lower::{Batch, BatchSupply, Contents, FeatureData, FirstLevel, Gathered, Inputs, level_sizes};
 use crate::program::{LevelSizes, Origin, Program, Stages, made_name};
 use crate::runtime::{BatchShare, RunOptions, Session, SessionSpec, SharedBatch};
 use crate::sample::{BatchKey, Fanout, Fanouts, MiniBatch, NeighborSampler, Sampler, Scratch};
@@ -61,7 +61,7 @@ pub struct LivePredictions {
     /// Vertices whose features changed in an update that failed.
     stale: Vec<u32>,
     /// What the stages made, by number.
-    made: Vec<Array2<f32>>,
+    made: Vec<StoredRows>,
     logits: Array2<f32>,
     outputs: BTreeMap<String, Array2<f32>>,
     scratch: Scratch,
@@ -87,6 +87,9 @@ struct Stage {
     /// The number of gathers over the graph before its results.
     gathers: usize,
     program: Program,
+    /// All vertices of the graph, if the device computes in the memory of the host, and if stages before made all that the
+    /// gathers read: then no row is copied.
+    first_level: FirstLevel,
     /// What it makes: the name in the program, and where it belongs.
     makes: Vec<(String, Place)>,
 }
@@ -113,8 +116,8 @@ impl Predictor {
     /// # Errors
     /// As [`Predictor::predict`]; [`Error::Value`] with several ranks, or if the model reads learned rows instead of features.
     /// # Cost
-    /// A whole pass, which all devices run; updates run on the first one. On the host, `4 n d` bytes for each matrix
-    /// `[n, d]` that one layer makes and the next one reads.
+    /// A whole pass, which all devices run; updates run on the first one. On the host, each matrix that one layer makes and the
+    /// next one reads, as it is stored on a device: `4 n d` bytes for `[n, d]` in f32.
     pub fn live(&self, data: &Dataset) -> Result<LivePredictions> {
         let refused = |option, value: &str, expected: &str| {
             Err(Error::Value { option, value: value.into(), expected: expected.into() })
@@ -130,8 +133,11 @@ impl Predictor {
             let mut session = pass.open(self, None)?;
             let mut prediction = pass.run(self, &mut session, Instant::now())?;
             drop(session);
-            let take = |number| prediction.outputs.remove(&made_name(number)).expect("it is an output of the pass");
-            let kept = (0..made.len()).map(take).collect();
+            let kept = (0..made.len()).map(|number| {
+                let made = prediction.outputs.remove(&made_name(number)).expect("it is an output of the pass");
+                StoredRows::new(&made, self.dtype).map_err(no_memory)
+            });
+            let kept = kept.collect::<Result<_>>()?;
             let stages = programs.into_iter().enumerate().filter(|(_, program)| !program.ops().is_empty());
             let stages: Vec<Stage> =
                 stages.map(|(gathers, program)| self.stage(gathers, program, made.len())).collect();
@@ -166,7 +172,9 @@ impl Predictor {
         let all = (0..made).map(|number| (made_name(number), Place::Made(number)));
         let all = all.chain(outputs).chain([(LOGITS.to_string(), Place::Logits)]);
         let makes = all.filter(|(name, _)| program.outputs().contains_key(name)).collect();
-        Stage { gathers, program, makes }
+        let reads_features = program.origins().contains_key(&Origin::OfBatch(Origin::Features.into(), 0));
+        let in_place = gathers > 0 && !reads_features && self.options.devices.first().in_place();
+        Stage { gathers, program, first_level: if in_place { FirstLevel::Graph } else { FirstLevel::Drawn }, makes }
     }
 
     /// Opens the first device for the stages.
@@ -219,7 +227,8 @@ impl LivePredictions {
     /// [`Error::Device`] or [`Error::DoesNotFit`], the predictions may be those before the update; the next update computes
     /// them again.
     /// # Cost
-    /// The kernels of the rows that change, a copy of the rows that they read, and O(n) if the features are sparse.
+    /// The kernels of the rows that change, and O(n) if the features are sparse. Also a copy of the rows that these kernels
+    /// read, except on a CPU, where only features are copied.
     pub fn update(&mut self, vertices: &[u32], features: ArrayView2<'_, f32>) -> Result<Update> {
         let start = Instant::now();
         let rows = self.checked(vertices, features)?;
@@ -289,9 +298,9 @@ impl LivePredictions {
 
     /// Returns how many of these rows run together.
     fn rows_of_a_run(&self, rows: &[u32]) -> usize {
-        let graph = self.data.graph();
+        let starts: &[u64] = self.data.graph().indptr();
         let sizes = rows.iter().scan(0, |size, &v| {
-            *size += 1 + graph.in_degree(v as usize);
+            *size += 1 + starts[v as usize + 1] - starts[v as usize];
             Some(*size)
         });
         sizes.take_while(|&size| size <= MOST_EDGES).count().max(1)
@@ -299,19 +308,20 @@ impl LivePredictions {
 
     /// Computes the rows of some vertices that a stage makes.
     fn run(&mut self, phase: usize, rows: &[u32]) -> Result<()> {
-        let stage = &self.stages[phase];
-        let drawn = match stage.gathers {
-            0 => {
+        let Stage { gathers, first_level, .. } = self.stages[phase];
+        let drawn = match (gathers, first_level) {
+            (0, _) => {
                 let (vertices, seeds) = (rows.to_vec(), rows.len());
                 MiniBatch { vertices, seeds, blocks: Vec::new(), edges: Vec::new(), stands_for: Vec::new() }
             }
-            _ => {
+            (_, FirstLevel::Graph) => in_edges(self.data.graph(), rows, self.supply.inputs().edge_weights.is_some()),
+            (_, FirstLevel::Drawn) => {
                 let (all, key) =
                     (NeighborSampler::new(Fanouts(vec![Fanout::All])), BatchKey { seed: 0, epoch: 0, batch: 0 });
                 all.sample(self.data.graph(), rows, key, &mut self.scratch).map_err(crate::dataset::Error::from)?
             }
         };
-        let sizes = level_sizes(self.supply.inputs(), &drawn);
+        let sizes = level_sizes(self.supply.inputs(), &drawn, first_level);
         let mut spare = std::mem::take(&mut self.spare);
         let values = self.values(phase, &drawn, &mut spare);
         self.spare = spare;
@@ -321,20 +331,21 @@ impl LivePredictions {
         for (name, place) in &self.stages[phase].makes {
             let made = self.session.show(phase, name)?;
             let all = match place {
-                Place::Made(number) => &mut self.made[*number],
+                Place::Made(number) => {
+                    made.read(|bytes| self.made[*number].replace(rows, bytes));
+                    continue;
+                }
                 Place::Logits => &mut self.logits,
                 Place::Output(output) => self.outputs.get_mut(output).expect("the pass read it"),
             };
             let width = all.ncols();
             let all = all.as_slice_mut().expect("it is row-major");
             let dtype = self.predictor.dtype;
-            made.read(|bytes| {
-                let made: Cow<'_, [f32]> = match dtype {
-                    StorageType::F32 => bytemuck::cast_slice(bytes).into(),
-                    StorageType::Bf16 => bytemuck::cast_slice(bytes).iter().copied().map(bf16::to_f32).collect(),
-                };
-                for (&v, row) in rows.iter().zip(made.chunks(width)) {
-                    all[v as usize * width..][..width].copy_from_slice(row);
+            made.read(|bytes| match dtype {
+                StorageType::F32 => replace_rows(all, width, rows, bytemuck::cast_slice(bytes)),
+                StorageType::Bf16 => {
+                    let wide: Vec<f32> = bytemuck::cast_slice(bytes).iter().copied().map(bf16::to_f32).collect();
+                    replace_rows(all, width, rows, &wide);
                 }
             });
         }
@@ -344,7 +355,8 @@ impl LivePredictions {
     /// Returns what a run of a stage reads of these vertices.
     fn values(&self, phase: usize, drawn: &MiniBatch, spare: &mut SpareArrays) -> Gathered<Vec<(Slot, HostSlot)>> {
         let contents = self.session.batch_contents(&[phase]);
-        let mut batch = Batch::new(&self.supply, drawn);
+        let first_level = self.stages[phase].first_level;
+        let mut batch = Batch::new(&self.supply, drawn).with_first_level(first_level);
         let reads =
             |of: &Origin| contents.iter().filter_map(|(_, contents)| contents.of_batch()).any(|(other, _)| other == of);
         if let FeatureData::Dense { data, width } = &self.supply.inputs().features
@@ -354,10 +366,9 @@ impl LivePredictions {
         }
         let value = |(slot, contents): (Slot, Contents)| {
             let value = match contents.of_batch() {
-                Some((&Origin::Made(number), level)) => {
-                    let rows = if level == 0 { &drawn.vertices[..] } else { &drawn.vertices[..drawn.seeds] };
-                    stored(&self.made[number], rows, matches!(contents, Contents::Rounded(_)), spare)?
-                }
+                Some((&Origin::Made(number), 0)) if first_level == FirstLevel::Graph => self.made[number].all(),
+                Some((&Origin::Made(number), 0)) => self.made[number].some(&drawn.vertices, spare)?,
+                Some((&Origin::Made(number), _)) => self.made[number].some(&drawn.vertices[..drawn.seeds], spare)?,
                 _ => batch.get(&contents)?,
             };
             Ok((slot, value))
@@ -401,20 +412,35 @@ fn feature_rows(
     Ok(spare.lend(rows))
 }
 
-/// Returns rows of a matrix as they are stored on a device.
-fn stored(all: &Array2<f32>, rows: &[u32], is_rounded: bool, spare: &mut SpareArrays) -> Gathered<HostSlot> {
-    let (cells, width) = (all.as_slice().expect("it is row-major"), all.ncols());
-    let row = |v: u32| &cells[v as usize * width..][..width];
-    let size = if is_rounded { size_of::<bf16>() } else { size_of::<f32>() };
-    let mut some = spare.take(rows.len() * width * size)?;
-    if is_rounded {
-        let to = some.as_mut_slice::<bf16>().par_chunks_mut(width);
-        to.zip(rows).for_each(|(to, &v)| round(row(v), to));
-    } else {
-        let to = some.as_mut_slice::<f32>().par_chunks_mut(width);
-        to.zip(rows).for_each(|(to, &v)| to.copy_from_slice(row(v)));
-    }
-    Ok(HostSlot::Constant(spare.lend(some)))
+/// Returns the in-edges of some vertices, as a batch whose first level is all vertices of the graph. `with_places`: also
+/// where they are in the graph.
+fn in_edges(graph: &Graph, rows: &[u32], with_places: bool) -> MiniBatch {
+    let (starts, all): (&[u64], &[u32]) = (graph.indptr(), graph.indices());
+    let edges_of = |v: u32| starts[v as usize]..starts[v as usize + 1];
+    let ends = rows.iter().scan(0, |end, &v| {
+        *end += starts[v as usize + 1] - starts[v as usize];
+        Some(*end)
+    });
+    let indptr: Vec<u64> = std::iter::once(0).chain(ends).collect();
+    let indices = filled_rows(&indptr, |row, to: &mut [u32]| {
+        let Range { start, end } = edges_of(rows[row]);
+        to.copy_from_slice(&all[start as usize..end as usize]);
+    });
+    let edges = match with_places {
+        true => {
+            filled_rows(&indptr, |row, to| to.iter_mut().zip(edges_of(rows[row])).for_each(|(to, edge)| *to = edge))
+        }
+        false => Vec::new(),
+    };
+    let stands_for = vec![1.0; indices.len()];
+    let block = Block::rectangular(indptr.into(), indices.into(), graph.vertex_count());
+    let (vertices, seeds) = (rows.to_vec(), rows.len());
+    MiniBatch { vertices, seeds, blocks: vec![block], edges: vec![edges], stands_for: vec![stands_for] }
+}
+
+fn no_memory(NoHostMemory { need_bytes }: NoHostMemory) -> Error {
+    let source = Box::new(lapidary_kernels::Error::HostMemory { need_bytes });
+    Error::Device { device: "host".into(), op: "keeping what the layers made".into(), source }
 }
 
 fn sort_unique(vertices: &mut Vec<u32>) {

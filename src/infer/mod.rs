@@ -11,6 +11,7 @@ mod pass;
 mod predictor;
 mod prepared;
 mod spare_rows;
+mod stored_rows;
 
 pub use checkpoint::{Classes, ModelRecord, Position};
 pub use evaluation::Accuracy;

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use lapidary_kernels::memory::AlignedBytes;
 use lapidary_kernels::storage_type::round;
-use lapidary_kernels::{HostSlot, Shared};
+use lapidary_kernels::{BlockView, HostSlot, Shared};
 use rayon::prelude::*;
 
 use super::own_edges::mean_of_others;
 use super::{Contents, FeatureData, Inputs, LabelData, Supply};
-use crate::graph::Block;
+use crate::graph::{Block, filled_rows};
 use crate::program::{BatchEdges, BlockSpec, Degree, LevelSizes, LoopWeight, Origin};
 use crate::sample::MiniBatch;
 
@@ -37,11 +38,42 @@ pub struct BatchSupply {
     scales: BTreeMap<Degree, HostSlot>,
 }
 
+/// The vertices of a mini-batch's first level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstLevel {
+    /// Those that were drawn, by local number.
+    Drawn,
+    /// All vertices of the graph, by id. The batch has one layer with all edges of its seeds, which are
+    /// [`MiniBatch::vertices`]. [`Batch`] has the edges of such a batch, and the rows of the seeds; the rows of all vertices
+    /// are the caller's.
+    Graph,
+}
+
+/// The numbers of vertices among the sources of a block.
+#[derive(Clone, Copy)]
+struct Numbers<'a> {
+    vertices: &'a [u32],
+    first_level: FirstLevel,
+}
+
+impl Numbers<'_> {
+    /// Returns the number of the vertex of a row.
+    fn of_row(self, row: usize) -> u32 {
+        if self.first_level == FirstLevel::Graph { self.vertices[row] } else { row as u32 }
+    }
+
+    /// Returns the vertex with a number.
+    fn vertex(self, number: u32) -> u32 {
+        if self.first_level == FirstLevel::Graph { number } else { self.vertices[number as usize] }
+    }
+}
+
 /// A mini-batch whose contents can be requested. Each block is made once.
 #[derive(Debug)]
 pub struct Batch<'a> {
     supply: &'a BatchSupply,
     drawn: &'a MiniBatch,
+    first_level: FirstLevel,
     /// The rows of dense features of the vertices that do not stay on the device, unless they are read from the data.
     given: Option<Shared<u8>>,
     blocks: BTreeMap<BlockSpec, BatchBlock>,
@@ -94,12 +126,14 @@ impl BatchSupply {
 ///
 /// # Cost
 /// O(edges and vertices of the batch).
-pub fn level_sizes(inputs: &Inputs, drawn: &MiniBatch) -> LevelSizes {
-    let sources = drawn.blocks.iter().map(|block| block.own_sources() as u64);
-    let rows: Vec<u64> = sources.chain([drawn.seeds as u64]).collect();
+pub fn level_sizes(inputs: &Inputs, drawn: &MiniBatch, first_level: FirstLevel) -> LevelSizes {
+    let counts = drawn.blocks.iter().map(|block| block.own_sources() as u64);
+    let rows: Vec<u64> = counts.chain([drawn.seeds as u64]).collect();
+    let numbers = Numbers { vertices: &drawn.vertices, first_level };
     let edges = drawn.blocks.iter().map(|block| {
         let view = block.view();
-        let loops = (0..block.row_count()).into_par_iter().map(|v| loops_in(view.sources(v), v)).sum::<usize>();
+        let rows = (0..block.row_count()).into_par_iter().with_min_len(ROWS_A_TASK);
+        let loops = rows.map(|row| loops_of(view, numbers, row)).sum::<usize>();
         [block.edge_count() as u64, loops as u64]
     });
     let cells = match &inputs.features {
@@ -117,14 +151,15 @@ pub fn level_sizes(inputs: &Inputs, drawn: &MiniBatch) -> LevelSizes {
     sizes
 }
 
-fn loops_in(sources: &[u32], v: usize) -> usize {
-    sources.iter().filter(|&&u| u as usize == v).count()
-}
-
 impl<'a> Batch<'a> {
     /// Makes the contents of a mini-batch available.
     pub fn new(supply: &'a BatchSupply, drawn: &'a MiniBatch) -> Self {
-        Self { supply, drawn, given: None, blocks: BTreeMap::new() }
+        Self { supply, drawn, first_level: FirstLevel::Drawn, given: None, blocks: BTreeMap::new() }
+    }
+
+    /// Sets what the vertices of the first level are.
+    pub fn with_first_level(self, first_level: FirstLevel) -> Self {
+        Self { first_level, ..self }
     }
 
     /// Sets the rows of dense features, as f32, of all vertices of the batch that do not stay on the device, in their
@@ -173,9 +208,22 @@ impl<'a> Batch<'a> {
         })
     }
 
+    /// Whether every edge stands for itself, and has no weight.
+    fn is_plain(&self) -> bool {
+        self.first_level == FirstLevel::Graph && self.supply.inputs.edge_weights.is_none()
+    }
+
+    fn numbers(&self) -> Numbers<'a> {
+        Numbers { vertices: &self.drawn.vertices, first_level: self.first_level }
+    }
+
     /// Returns the vertices of a level.
     fn vertices(&self, level: u8) -> &'a [u32] {
         let drawn = self.drawn;
+        if self.first_level == FirstLevel::Graph {
+            assert!(drawn.blocks.is_empty() || level > 0, "the first level is all vertices of the graph");
+            return &drawn.vertices;
+        }
         &drawn.vertices[..drawn.blocks.get(level as usize).map_or(drawn.seeds, Block::own_sources)]
     }
 
@@ -252,9 +300,9 @@ impl<'a> Batch<'a> {
     }
 
     fn edge_weights(&mut self, spec: BlockSpec, loops: LoopWeight) -> Vec<f32> {
-        let BlockSpec::Batch { level, .. } = spec else { panic!("{spec:?} is not of a mini-batch") };
+        let BlockSpec::Batch { edges: kind, level, .. } = spec else { panic!("{spec:?} is not of a mini-batch") };
         let layer = level as usize - 1;
-        let (drawn, inputs) = (self.drawn, &self.supply.inputs);
+        let (drawn, inputs, numbers) = (self.drawn, &self.supply.inputs, self.numbers());
         // There may be no positions of edges if they have no weights.
         let (edges, stands_for) = (&drawn.edges[layer], &drawn.stands_for[layer]);
         let weight = |place: usize| match (&inputs.edge_weights, loops) {
@@ -264,19 +312,29 @@ impl<'a> Batch<'a> {
             (None, LoopWeight::Mean) => 1.0,
             (Some(weights), LoopWeight::Mean) => weights[edges[place] as usize],
         };
+        let is_plain = self.is_plain();
         let made = self.block(spec);
-        let Some(from) = &made.from else { return (0..stands_for.len()).into_par_iter().map(weight).collect() };
         let view = made.block.view();
-        let of_row = |row: usize| {
-            let places = from[view.edges(row)].iter().map(|&place| place as usize);
-            places.zip(view.sources(row).iter().copied())
-        };
-        let value = |(place, source): (usize, u32)| match place < stands_for.len() {
-            true => weight(place),
-            // A self-loop has the same number at both ends.
-            false => loop_weight(inputs, drawn.vertices[source as usize] as usize, loops),
-        };
-        (0..made.block.row_count()).into_par_iter().flat_map_iter(|row| of_row(row).map(value)).collect()
+        if is_plain {
+            let mean_of_loops = kind == BatchEdges::Drawn { self_loops: true } && loops == LoopWeight::Mean;
+            return filled_rows(view.indptr, |row, to| {
+                to.fill(1.0);
+                let own = numbers.of_row(row);
+                let loops_of_row = view.sources(row).iter().zip(to).filter(|(u, _)| mean_of_loops && **u == own);
+                loops_of_row.for_each(|(_, to)| *to = loop_weight(inputs, numbers.vertex(own) as usize, loops));
+            });
+        }
+        let Some(from) = &made.from else { return (0..stands_for.len()).into_par_iter().map(weight).collect() };
+        let (from, drawn_edges) = (&from[..], stands_for.len());
+        filled_rows(view.indptr, |row, to| {
+            for ((to, &place), &source) in to.iter_mut().zip(&from[view.edges(row)]).zip(view.sources(row)) {
+                *to = match (place as usize) < drawn_edges {
+                    true => weight(place as usize),
+                    // A self-loop has the same number at both ends.
+                    false => loop_weight(inputs, numbers.vertex(source) as usize, loops),
+                };
+            }
+        })
     }
 
     fn block(&mut self, spec: BlockSpec) -> &BatchBlock {
@@ -292,6 +350,10 @@ impl<'a> Batch<'a> {
         let BlockSpec::Batch { edges, level, transposed } = spec else { panic!("{spec:?} is not of a mini-batch") };
         if transposed && edges == BatchEdges::Own {
             let block = &drawn.blocks[level as usize - 1];
+            assert!(
+                self.first_level == FirstLevel::Drawn,
+                "nothing is computed backward from all vertices of the graph"
+            );
             let rows = block.row_count() as u64;
             let indptr: Vec<u64> = (0..=block.own_sources() as u64).map(|row| row.min(rows)).collect();
             let indices: Vec<u32> = (0..rows as u32).collect();
@@ -311,12 +373,14 @@ impl<'a> Batch<'a> {
             BatchEdges::Drawn { self_loops: false } => {
                 BatchBlock { block: drawn.blocks[level as usize - 1].clone(), from: None }
             }
-            BatchEdges::Drawn { self_loops: true } => looped(&drawn.blocks[level as usize - 1], &drawn.vertices),
+            BatchEdges::Drawn { self_loops: true } => {
+                looped(&drawn.blocks[level as usize - 1], self.numbers(), !self.is_plain())
+            }
             BatchEdges::Own => {
                 let block = &drawn.blocks[level as usize - 1];
                 let rows = block.row_count();
                 let indptr: Vec<u64> = (0..=rows as u64).collect();
-                let indices: Vec<u32> = (0..rows as u32).collect();
+                let indices: Vec<u32> = (0..rows).map(|row| self.numbers().of_row(row)).collect();
                 BatchBlock { block: Block::rectangular(indptr.into(), indices.into(), block.own_sources()), from: None }
             }
             BatchEdges::Kept => {
@@ -345,29 +409,51 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Returns the block with exactly one self-loop for each row, at its place in the order of the graph.
-fn looped(block: &Block, vertices: &[u32]) -> BatchBlock {
-    let (rows, drawn) = (block.row_count(), block.edge_count() as u64);
-    let view = block.view();
-    let mut indptr = Vec::with_capacity(rows + 1);
-    indptr.push(0u64);
-    let (mut indices, mut from) =
-        (Vec::with_capacity(block.edge_count() + rows), Vec::with_capacity(block.edge_count() + rows));
-    for (row, &vertex) in vertices[..rows].iter().enumerate() {
-        let first = block.indptr()[row];
-        let others = view.sources(row).iter().zip(first..).filter(|(u, _)| **u as usize != row);
-        let below = others.clone().take_while(|(u, _)| vertices[**u as usize] < vertex).count();
-        let mut push = |(&source, place): (&u32, u64)| {
-            indices.push(source);
-            from.push(place);
+/// Returns the block with exactly one self-loop for each row, at its place in the order of the graph. `with_places`: also
+/// where its edges come from.
+fn looped(block: &Block, numbers: Numbers<'_>, with_places: bool) -> BatchBlock {
+    let (rows, drawn, view) = (block.row_count(), block.edge_count() as u64, block.view());
+    let mut indptr = vec![0u64; rows + 1];
+    indptr[1..].par_iter_mut().enumerate().with_min_len(ROWS_A_TASK).for_each(|(row, length)| {
+        *length = 1 + (view.sources(row).len() - loops_of(view, numbers, row)) as u64;
+    });
+    (1..indptr.len()).for_each(|row| indptr[row] += indptr[row - 1]);
+    // Shows the edges of a row in pieces: their sources, and the place of the first one among the edges that were drawn.
+    let show = |row: usize, see: &mut dyn FnMut(&[u32], u64)| {
+        let (sources, first, own) = (view.sources(row), view.edges(row).start, numbers.of_row(row));
+        let vertex = numbers.vertex(own);
+        let below = sources.iter().take_while(|&&u| u == own || numbers.vertex(u) < vertex).count();
+        let pieces = |range: Range<usize>, see: &mut dyn FnMut(&[u32], u64)| {
+            let mut place = (first + range.start) as u64;
+            for piece in sources[range].split(|&u| u == own) {
+                see(piece, place);
+                place += piece.len() as u64 + 1;
+            }
         };
-        others.clone().take(below).for_each(&mut push);
-        push((&(row as u32), drawn));
-        others.skip(below).for_each(push);
-        indptr.push(indices.len() as u64);
-    }
+        pieces(0..below, see);
+        see(&[own], drawn);
+        pieces(below..sources.len(), see);
+    };
+    let indices = filled_rows(&indptr, |row, mut to| {
+        show(row, &mut |piece, _| {
+            let (here, rest) = std::mem::take(&mut to).split_at_mut(piece.len());
+            here.copy_from_slice(piece);
+            to = rest;
+        });
+    });
+    let places = |row, to: &mut [u64]| {
+        let mut to = to.iter_mut();
+        show(row, &mut |piece, first| (first..).zip(to.by_ref().take(piece.len())).for_each(|(place, to)| *to = place));
+    };
+    let from = with_places.then(|| filled_rows(&indptr, places).into());
     let block = Block::rectangular(indptr.into(), indices.into(), block.own_sources());
-    BatchBlock { block, from: Some(from.into()) }
+    BatchBlock { block, from }
+}
+
+/// Returns how many self-loops a row has.
+fn loops_of(view: BlockView<'_>, numbers: Numbers<'_>, row: usize) -> usize {
+    let own = numbers.of_row(row);
+    view.sources(row).iter().filter(|&&u| u == own).count()
 }
 
 /// Returns the weight of the self-loop of a vertex: that of the graph's own, or that of an added one.
@@ -462,7 +548,7 @@ mod tests {
             let key = BatchKey { seed: 3, epoch: 1, batch: number };
             let seeds = [7, 29, number as u32 % 7, 12];
             let drawn = sampler.sample(&inputs.graph, &seeds, key, &mut Scratch::default()).unwrap();
-            let sizes = level_sizes(&inputs, &drawn);
+            let sizes = level_sizes(&inputs, &drawn, FirstLevel::Drawn);
             let mut batch = Batch::new(&supply, &drawn);
             for (level, self_loops) in [(1u8, false), (1, true), (2, false), (2, true)] {
                 let spec = BlockSpec::Batch { edges: BatchEdges::Drawn { self_loops }, level, transposed: false };
@@ -496,6 +582,66 @@ mod tests {
                 let columns = (0..of_graph.own_sources()).map(|u| want.iter().map(|row| row[u]).collect());
                 assert_eq!(got, columns.collect::<Vec<Vec<f32>>>(), "{turned:?} of batch {number}");
             }
+        }
+    }
+
+    #[test]
+    fn a_batch_over_the_whole_graph_has_all_edges_of_its_seeds() {
+        for weighted in [true, false] {
+            let mut inputs = inputs();
+            inputs.edge_weights = inputs.edge_weights.filter(|_| weighted);
+            let graph = inputs.graph.clone();
+            let seeds = [0u32, 7, 12, 29];
+            let edges: Vec<u64> = seeds.iter().flat_map(|&v| graph.edges(v as usize)).map(|edge| edge as u64).collect();
+            let ends = seeds.iter().scan(0, |end, &v| {
+                *end += graph.in_degree(v as usize);
+                Some(*end)
+            });
+            let indptr: Vec<u64> = std::iter::once(0).chain(ends).collect();
+            let indices: Vec<u32> = edges.iter().map(|&edge| graph.indices()[edge as usize]).collect();
+            let drawn = MiniBatch {
+                vertices: seeds.to_vec(),
+                seeds: seeds.len(),
+                stands_for: vec![vec![1.0; edges.len()]],
+                edges: vec![edges],
+                blocks: vec![Block::rectangular(indptr.into(), indices.into(), graph.vertex_count())],
+            };
+            let supply = BatchSupply::new(&inputs, []);
+            let sizes = level_sizes(&inputs, &drawn, FirstLevel::Graph);
+            let mut batch = Batch::new(&supply, &drawn).with_first_level(FirstLevel::Graph);
+            for self_loops in [false, true] {
+                let spec = BlockSpec::Batch { edges: BatchEdges::Drawn { self_loops }, level: 1, transposed: false };
+                let whole = match self_loops {
+                    true => Block::of_part_with_self_loops(&graph, 0..30),
+                    false => Block::whole(&graph),
+                };
+                let block = batch.block(spec).block.clone();
+                assert_eq!(sizes.block_edges(BatchEdges::Drawn { self_loops }, 1), block.edge_count() as u64);
+                for loops in [LoopWeight::One, LoopWeight::Mean] {
+                    let weights = batch.edge_weights(spec, loops);
+                    for (row, &v) in seeds.iter().enumerate() {
+                        let (found, want) = (block.view(), whole.view());
+                        assert_eq!(found.sources(row), want.sources(v as usize), "vertex {v}");
+                        for (&u, weight) in found.sources(row).iter().zip(&weights[found.edges(row)]) {
+                            let want = match inputs.edge_weights.as_ref() {
+                                _ if self_loops && u == v => loop_weight(&inputs, v as usize, loops),
+                                None => 1.0,
+                                // Edges that are repeated have several weights.
+                                Some(all) => {
+                                    let mut same = graph.edges(v as usize).filter(|&edge| graph.indices()[edge] == u);
+                                    assert!(same.any(|edge| all[edge] == *weight), "{u} to {v}: {weight}");
+                                    continue;
+                                }
+                            };
+                            assert_eq!(*weight, want, "{u} to {v}, weighted {weighted}, {loops:?}");
+                        }
+                    }
+                }
+            }
+            let own = BlockSpec::Batch { edges: BatchEdges::Own, level: 1, transposed: false };
+            assert_eq!(batch.block(own).block.indices()[..], seeds);
+            let labels = Contents::Origin(Origin::OfBatch(Origin::Labels.into(), 1));
+            assert_eq!(batch.get(&labels).unwrap().to_vec::<u32>(), seeds);
         }
     }
 

@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use lapidary_kernels::{Call, Mat, Slot, StorageType};
 
-pub use batch::{Batch, BatchSupply, FeatureSource, Gathered, level_sizes};
+pub use batch::{Batch, BatchSupply, FeatureSource, FirstLevel, Gathered, level_sizes};
 pub use contents::{Contents, Supply};
 pub use fold::{FoldArray, FoldSide};
 pub use inputs::{FeatureData, Inputs, LabelData};

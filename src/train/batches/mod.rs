@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Dataset, TEST, TRAIN, VAL};
 use crate::error::{Error, Result};
-use crate::lower::{BatchSupply, FeatureData, Inputs, KeptRows, level_sizes};
+use crate::lower::{BatchSupply, FeatureData, FirstLevel, Inputs, KeptRows, level_sizes};
 use crate::program::{LevelSizes, MOST_LAYERS, Program};
 use crate::ranks::{Ranks, RowStore};
 use crate::sample::{BatchKey, MiniBatch, Sampler, Scratch, epoch_order};
@@ -372,7 +372,7 @@ impl Drawing {
 
     /// Returns the sizes of a share of a batch.
     pub(crate) fn sizes(&self, drawn: &MiniBatch) -> LevelSizes {
-        level_sizes(&self.inputs, drawn)
+        level_sizes(&self.inputs, drawn, FirstLevel::Drawn)
     }
 
     /// Returns what these programs read of the data.
