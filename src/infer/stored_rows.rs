@@ -103,7 +103,8 @@ mod tests {
                 let some: Vec<u32> = (0..rows as u32).step_by(step).collect();
                 let with: Vec<u32> = some.iter().flat_map(|&v| [v + 1, v + 2]).collect();
                 replace_rows(&mut all, 2, &some, &with);
-                let want = (0..rows as u32).flat_map(|v| if v as usize % step == 0 { [v + 1, v + 2] } else { [0, 0] });
+                let want = (0..rows as u32)
+                    .flat_map(|v| if (v as usize).is_multiple_of(step) { [v + 1, v + 2] } else { [0, 0] });
                 assert_eq!(all, want.collect::<Vec<u32>>(), "{rows} rows, one in {step}");
             }
         }
