@@ -223,7 +223,7 @@ pub enum Error {
         /// Number of threads.
         threads: usize,
         /// The cause.
-        source: rayon::ThreadPoolBuildError,
+        source: std::io::Error,
     },
 }
 

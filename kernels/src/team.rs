@@ -1,23 +1,28 @@
 //! The threads that share the tasks of a kernel.
 //!
-//! The thread that calls a kernel works on it too, and the pool has one thread less than may compute. With a full pool,
-//! one of the threads would wake up to find no task left. On a machine without a spare core it would take time from the
-//! threads that work, and a short kernel would often run on one thread alone.
+//! The thread that calls a kernel works on it too, so a team of `n` threads has `n - 1` helpers. With `n` of them, one would wake
+//! up to find no task left. On a machine without a spare core it would take time from the threads that work.
+//!
+//! Kernels follow one another within microseconds, and a thread that sleeps takes tens of microseconds to come. So a helper
+//! looks out for work for a while before it sleeps.
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::io;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 /// A caller and its helper threads.
 #[derive(Debug)]
 pub(crate) struct Team {
-    /// None if the caller works alone.
-    helpers: Option<ThreadPool>,
+    board: Arc<Board>,
+    helpers: Vec<JoinHandle<()>>,
 }
 
 thread_local! {
@@ -29,18 +34,23 @@ thread_local! {
 static DEFAULT: OnceLock<Arc<Team>> = OnceLock::new();
 
 impl Team {
-    /// Creates a team of `threads` threads, including the caller.
+    /// Creates a team of `threads` threads, including the caller. `awake`: how long a helper looks out for work before it
+    /// sleeps.
     ///
     /// # Errors
     /// If the threads cannot be started.
-    pub(crate) fn new(threads: usize) -> Result<Self, ThreadPoolBuildError> {
-        let build =
-            |helpers| ThreadPoolBuilder::new().num_threads(helpers).thread_name(|i| format!("cpu-{}", i + 1)).build();
-        Ok(Self { helpers: (threads > 1).then(|| build(threads - 1)).transpose()? })
+    pub(crate) fn new(threads: usize, awake: Duration) -> io::Result<Self> {
+        let mut team = Self { board: Arc::default(), helpers: Vec::new() };
+        for number in 1..threads {
+            let board = team.board.clone();
+            // After an error, those that were started end with the team.
+            team.helpers.push(Builder::new().name(format!("cpu-{number}")).spawn(move || board.help(number, awake))?);
+        }
+        Ok(team)
     }
 
     pub(crate) fn threads(&self) -> usize {
-        1 + self.helpers.as_ref().map_or(0, ThreadPool::current_num_threads)
+        1 + self.helpers.len()
     }
 
     /// Runs `work`; its tasks are shared among this team.
@@ -51,8 +61,19 @@ impl Team {
 
     fn current() -> Arc<Self> {
         // If no threads can be started, the caller works alone.
-        let all = || Arc::new(Self::new(rayon::current_num_threads()).unwrap_or(Self { helpers: None }));
+        let alone = || Self { board: Arc::default(), helpers: Vec::new() };
+        let all = || Arc::new(Self::new(rayon::current_num_threads(), BESIDE_OTHERS).unwrap_or_else(|_| alone()));
         CURRENT.with_borrow(Option::clone).unwrap_or_else(|| DEFAULT.get_or_init(all).clone())
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.board.end();
+        for helper in self.helpers.drain(..) {
+            // A panic of a task has reached its caller.
+            let _ = helper.join();
+        }
     }
 }
 
@@ -70,69 +91,112 @@ pub(crate) fn threads() -> usize {
     Team::current().threads()
 }
 
-/// Calls `f` for every task. Each thread takes the next task when it is free. A helper that comes after the last task is
-/// not waited for: on a busy machine, it may take longer to wake up than the tasks take.
+/// Calls `f` for every task. Each thread has a share of consecutive tasks, the same one in each call with as many, so that what
+/// it wrote is in its cache when it reads it. A thread that has done its share takes tasks of others. A helper that comes
+/// after the last task is not waited for: on a busy machine, it may take longer to wake up than the tasks take.
 ///
 /// # Panics
 /// If `f` does.
 pub(crate) fn for_each<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, f: impl Fn(T) + Sync) {
     let team = Team::current();
-    let helpers = team.threads().min(tasks.len()).saturating_sub(1);
-    let Some(pool) = team.helpers.as_ref().filter(|_| helpers > 0) else {
+    let shares = team.threads().min(tasks.len());
+    if shares < 2 {
         return tasks.for_each(f);
-    };
-    let tasks = Mutex::new(tasks);
-    let work = || {
-        while let Some(task) = next(&tasks) {
-            f(task);
-        }
-    };
-    let shared = Shared::new(&work);
-    for _ in 0..helpers {
-        let open = shared.open.clone();
-        pool.spawn(move || open.help());
     }
-    work();
-    shared.close();
+    let tasks = Tasks::new(tasks, shares);
+    let work = |thread: usize| tasks.run(thread % shares, &f);
+    // If another thread shares work with this team now, this one works alone.
+    let shared = Shared::on(&team.board, &work);
+    work(0);
+    if let Some(shared) = shared {
+        shared.close();
+    }
 }
 
-/// Takes the next task. The lock is released before the task runs, so that other threads can take theirs.
-fn next<T>(tasks: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
-    tasks.lock().next()
+/// Tasks in shares of consecutive ones.
+struct Tasks<T> {
+    /// A task is taken once.
+    tasks: Vec<Mutex<Option<T>>>,
+    shares: Vec<Share>,
 }
 
-/// Work that helpers may join until it is closed.
-struct Open {
+/// The next task of a share, alone in its cache lines.
+#[repr(align(128))]
+struct Share(AtomicUsize);
+
+impl<T> Tasks<T> {
+    fn new(tasks: impl Iterator<Item = T>, shares: usize) -> Self {
+        let tasks: Vec<_> = tasks.map(|task| Mutex::new(Some(task))).collect();
+        let shares = (0..shares).map(|share| Share(AtomicUsize::new(share * tasks.len() / shares))).collect();
+        Self { tasks, shares }
+    }
+
+    /// Runs the tasks of a share in order, and then those that are left of others.
+    fn run(&self, first: usize, f: impl Fn(T)) {
+        let count = self.shares.len();
+        for share in (first..first + count).map(|share| share % count) {
+            let end = (share + 1) * self.tasks.len() / count;
+            loop {
+                let next = self.shares[share].0.fetch_add(1, Ordering::Relaxed);
+                if next >= end {
+                    break;
+                }
+                let task = self.tasks[next].lock().take();
+                f(task.expect("each number is given out once"));
+            }
+        }
+    }
+}
+
+/// Work of a caller, which is told the number of the thread that runs it. The caller is number 0.
+type Work<'w> = dyn Fn(usize) + Sync + 'w;
+
+/// Where a caller puts up work, and helpers look for it.
+#[derive(Default)]
+struct Board {
+    /// The number of the newest work, or [`ENDED`]. It is set while the state is locked.
+    newest: AtomicU64,
     state: Mutex<State>,
+    /// Told when there is new work for helpers that sleep.
+    is_new: Condvar,
     /// Told when the last helper inside is done.
     is_left: Condvar,
 }
 
+/// What stands for the number of the newest work when helpers are to end.
+const ENDED: u64 = u64::MAX;
+
+#[derive(Default)]
 struct State {
     /// The work; `None` once it is closed.
-    work: Option<&'static (dyn Fn() + Sync)>,
+    work: Option<&'static Work<'static>>,
     /// Number of helpers that run it.
     inside: usize,
+    /// Number of helpers that sleep.
+    asleep: usize,
     /// What a helper panicked with.
     panic: Option<Box<dyn Any + Send>>,
 }
 
-impl Open {
-    /// Runs the work, unless it is closed.
-    fn help(&self) {
+impl std::fmt::Debug for Board {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Board")
+    }
+}
+
+impl Board {
+    /// Puts up work. Returns whether there was none.
+    fn open(&self, work: &'static Work<'static>) -> bool {
         let mut state = self.state.lock();
-        let Some(work) = state.work else { return };
-        state.inside += 1;
-        drop(state);
-        let done = catch_unwind(AssertUnwindSafe(work));
-        let mut state = self.state.lock();
-        state.inside -= 1;
-        if let Err(panic) = done {
-            state.panic.get_or_insert(panic);
+        if state.work.is_some() || state.inside > 0 {
+            return false;
         }
-        if state.inside == 0 {
-            self.is_left.notify_one();
+        state.work = Some(work);
+        self.newest.fetch_add(1, Ordering::Release);
+        if state.asleep > 0 {
+            self.is_new.notify_all();
         }
+        true
     }
 
     /// Lets no helper in any more, and waits for those inside.
@@ -153,34 +217,96 @@ impl Open {
         }
         state.panic.take()
     }
+
+    fn end(&self) {
+        let state = self.state.lock();
+        self.newest.store(ENDED, Ordering::Release);
+        self.is_new.notify_all();
+        drop(state);
+    }
+
+    /// Runs all work until the end.
+    fn help(&self, number: usize, awake: Duration) {
+        let mut seen = 0;
+        loop {
+            seen = self.next(seen, awake);
+            if seen == ENDED {
+                return;
+            }
+            let mut state = self.state.lock();
+            let Some(work) = state.work else { continue };
+            state.inside += 1;
+            drop(state);
+            let done = catch_unwind(AssertUnwindSafe(|| work(number)));
+            let mut state = self.state.lock();
+            state.inside -= 1;
+            if let Err(panic) = done {
+                state.panic.get_or_insert(panic);
+            }
+            if state.inside == 0 {
+                self.is_left.notify_one();
+            }
+        }
+    }
+
+    /// Waits for work that is newer than what was seen. Returns its number.
+    fn next(&self, seen: u64, awake: Duration) -> u64 {
+        let begun = Instant::now();
+        while begun.elapsed() < awake {
+            for _ in 0..SPINS {
+                let newest = self.newest.load(Ordering::Acquire);
+                if newest != seen {
+                    return newest;
+                }
+                std::hint::spin_loop();
+            }
+            std::thread::yield_now();
+        }
+        let mut state = self.state.lock();
+        loop {
+            let newest = self.newest.load(Ordering::Acquire);
+            if newest != seen {
+                return newest;
+            }
+            state.asleep += 1;
+            self.is_new.wait(&mut state);
+            state.asleep -= 1;
+        }
+    }
 }
 
-/// How often the caller looks whether helpers are done before it sleeps: a few microseconds.
+/// How long helpers look out for work if nothing else needs the cores, and if other threads copy or compute beside them.
+pub(crate) const ALONE: Duration = Duration::from_micros(200);
+pub(crate) const BESIDE_OTHERS: Duration = Duration::from_micros(20);
+
+/// How often a thread looks before it does something else: a few microseconds.
 const SPINS: usize = 200;
 
-/// Borrowed work that helpers may join. It is closed at the latest when it is dropped.
+/// Work on a board. It is closed at the latest when it is dropped.
 struct Shared<'w> {
-    open: Arc<Open>,
-    work: PhantomData<&'w (dyn Fn() + Sync)>,
+    board: &'w Board,
+    is_open: bool,
+    work: PhantomData<&'w Work<'w>>,
 }
 
 impl<'w> Shared<'w> {
-    fn new(work: &'w (dyn Fn() + Sync)) -> Self {
+    /// Puts up work, unless there is other work.
+    fn on(board: &'w Board, work: &'w Work<'w>) -> Option<Self> {
         // SAFETY: helpers call the work only between `inside += 1`, which requires that it is not closed, and `inside -= 1`.
         // `close` takes the work away and returns only when nobody is inside. It is called when `Shared` is dropped, even
         // in a panic, and `Shared` cannot outlive `'w`. It is private, and no code of this file forgets it.
         #[allow(unsafe_code)]
-        let work = unsafe { std::mem::transmute::<&'w (dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(work) };
-        let state = State { work: Some(work), inside: 0, panic: None };
-        Self { open: Arc::new(Open { state: Mutex::new(state), is_left: Condvar::new() }), work: PhantomData }
+        let work = unsafe { std::mem::transmute::<&'w Work<'w>, &'static Work<'static>>(work) };
+        board.open(work).then(|| Self { board, is_open: true, work: PhantomData })
     }
 
     /// Waits for the helpers inside.
     ///
     /// # Panics
     /// If one of them did.
-    fn close(self) {
-        if let Some(panic) = self.open.close() {
+    fn close(mut self) {
+        self.is_open = false;
+        if let Some(panic) = self.board.close() {
             resume_unwind(panic);
         }
     }
@@ -188,7 +314,9 @@ impl<'w> Shared<'w> {
 
 impl Drop for Shared<'_> {
     fn drop(&mut self) {
-        self.open.close();
+        if self.is_open {
+            self.board.close();
+        }
     }
 }
 
@@ -204,7 +332,7 @@ mod tests {
             assert_eq!(runs, vec![1; count]);
         };
         for size in [1, 2, 5] {
-            let team = Arc::new(Team::new(size).expect("the host has threads"));
+            let team = Arc::new(Team::new(size, ALONE).expect("the host has threads"));
             team.install(|| {
                 assert_eq!(threads(), size);
                 [0, 1, 2, 7, 1000].into_iter().for_each(all);
@@ -215,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_a_task_reaches_the_caller_and_the_team_goes_on() {
-        let team = Arc::new(Team::new(3).expect("the host has threads"));
+        let team = Arc::new(Team::new(3, ALONE).expect("the host has threads"));
         team.install(|| {
             for round in 0..200 {
                 // Each task in turn panics, in whichever thread it runs; the others still borrow `done`.
@@ -237,12 +365,13 @@ mod tests {
 
     #[test]
     fn a_helper_that_comes_late_is_not_waited_for() {
-        let team = Arc::new(Team::new(2).expect("the host has threads"));
         // The only helper is busy until the end of the test.
         let (free, busy) = std::sync::mpsc::channel::<()>();
-        team.helpers.as_ref().expect("there is one").spawn(move || {
+        let helper = std::thread::spawn(move || {
             let _ = busy.recv();
         });
+        let team = Arc::new(Team { board: Arc::default(), helpers: vec![helper] });
+        let free = free; // It is dropped before the team, which waits for its helper.
         team.install(|| {
             for _ in 0..100 {
                 let mut runs = vec![0; 10];
@@ -254,8 +383,48 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_that_finds_other_work_leaves_it_there() {
+        let board = Board::default();
+        let first = Shared::on(&board, &|_| {}).expect("there is no work");
+        assert!(Shared::on(&board, &|_| {}).is_none());
+        assert!(board.state.lock().work.is_some());
+        first.close();
+        assert!(board.state.lock().work.is_none());
+        assert!(Shared::on(&board, &|_| {}).is_some());
+        assert!(board.state.lock().work.is_none(), "it is closed when it is dropped");
+    }
+
+    #[test]
+    fn callers_that_share_a_team_each_do_all_of_their_tasks() {
+        let team = Arc::new(Team::new(3, ALONE).expect("the host has threads"));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    team.install(|| {
+                        for count in 0..300 {
+                            let mut runs = vec![0; count];
+                            for_each(runs.iter_mut(), |runs| *runs += 1);
+                            assert_eq!(runs, vec![1; count]);
+                        }
+                    });
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn tasks_may_share_tasks_of_their_own() {
+        let team = Arc::new(Team::new(2, ALONE).expect("the host has threads"));
+        team.install(|| {
+            let done = Mutex::new(0);
+            for_each(0..5, |_| for_each(0..7, |_| *done.lock() += 1));
+            assert_eq!(done.into_inner(), 35);
+        });
+    }
+
+    #[test]
     fn a_team_is_gone_when_its_work_is_done_or_panics() {
-        let (one, three) = (Team::new(1), Team::new(3));
+        let (one, three) = (Team::new(1, ALONE), Team::new(3, ALONE));
         let (one, three) =
             (Arc::new(one.expect("no thread is needed")), Arc::new(three.expect("the host has threads")));
         three.install(|| {

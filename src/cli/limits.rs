@@ -101,6 +101,7 @@ pub(super) fn prepare() -> Result<()> {
         // Without a cause, the threads run already.
         Err(source) if source.source().is_some() => {
             let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let source = std::io::Error::other(source);
             let source = Box::new(lapidary_kernels::Error::Threads { threads, source });
             Err(Error::Device { device: "cpu".into(), op: "starting".into(), source })
         }

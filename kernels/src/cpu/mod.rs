@@ -42,6 +42,7 @@ mod windows;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 pub use dropout::sparse_dropout;
 pub use edge_windows::EdgeWindows;
@@ -65,7 +66,7 @@ use crate::matmul::Matmul;
 use crate::memory::{HostSlot, Slot};
 use crate::op::call::{Call, Mat};
 use crate::semaphore::Semaphore;
-use crate::team::Team;
+use crate::team::{self, Team};
 use slots::Slots;
 
 /// The host's cores as a device.
@@ -96,7 +97,7 @@ impl CpuDevice {
     /// # Errors
     /// [`Error::Threads`].
     pub fn new(threads: Option<NonZeroUsize>, capacity_bytes: u64) -> Result<Self> {
-        Self::with_memory(threads, Slots::new(capacity_bytes, true), None)
+        Self::with_memory(threads, Slots::new(capacity_bytes, true), None, team::ALONE)
     }
 
     /// Creates a device as [`CpuDevice::new`] does. Its kernels run under a semaphore that it shares with other
@@ -109,17 +110,22 @@ impl CpuDevice {
         capacity_bytes: u64,
         semaphore: Arc<Semaphore>,
     ) -> Result<Self> {
-        Self::with_memory(threads, Slots::new(capacity_bytes, true), Some(semaphore))
+        Self::with_memory(threads, Slots::new(capacity_bytes, true), Some(semaphore), team::BESIDE_OTHERS)
     }
 
     /// Creates a device whose memory is separate from the host's: constants are copied as well.
     pub(crate) fn apart(threads: Option<NonZeroUsize>, capacity_bytes: u64) -> Result<Self> {
-        Self::with_memory(threads, Slots::new(capacity_bytes, false), None)
+        Self::with_memory(threads, Slots::new(capacity_bytes, false), None, team::BESIDE_OTHERS)
     }
 
-    fn with_memory(threads: Option<NonZeroUsize>, slots: Slots, semaphore: Option<Arc<Semaphore>>) -> Result<Self> {
+    fn with_memory(
+        threads: Option<NonZeroUsize>,
+        slots: Slots,
+        semaphore: Option<Arc<Semaphore>>,
+        awake: Duration,
+    ) -> Result<Self> {
         let threads = threads.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
-        let team = Arc::new(Team::new(threads).map_err(|source| Error::Threads { threads, source })?);
+        let team = Arc::new(Team::new(threads, awake).map_err(|source| Error::Threads { threads, source })?);
         let copied = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
         let (recorder, events) = (Recorder::default(), AtomicU64::new(0));
         Ok(Self { team, slots, copied, semaphore, matmul: Matmul::F32, recorder, events })

@@ -140,7 +140,7 @@ mod tests {
             assert_eq!(map_chunks(count, 3, |range| range).into_iter().flatten().collect::<Vec<_>>(), cells);
         };
         for threads in [1, 2, 5] {
-            let team = Arc::new(Team::new(threads).expect("the host has threads"));
+            let team = Arc::new(Team::new(threads, team::ALONE).expect("the host has threads"));
             team.install(|| [0, 1, 2, 7, 1000].into_iter().for_each(all));
         }
         [0, 1, 2, 7, 1000].into_iter().for_each(all);
@@ -150,7 +150,7 @@ mod tests {
     fn a_failure_is_told_and_ends_what_has_not_begun() {
         assert_eq!(try_for_each(0..100, |_| Ok::<_, usize>(())), Ok(()));
         assert_eq!(try_for_each(0..100, |i| if i == 40 { Err(i) } else { Ok(()) }), Err(40));
-        let one = Arc::new(Team::new(1).expect("no thread is needed"));
+        let one = Arc::new(Team::new(1, team::ALONE).expect("no thread is needed"));
         let begun = std::sync::atomic::AtomicUsize::new(0);
         let third = |i: usize| {
             begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
