@@ -172,8 +172,12 @@ impl Predictor {
         let all = (0..made).map(|number| (made_name(number), Place::Made(number)));
         let all = all.chain(outputs).chain([(LOGITS.to_string(), Place::Logits)]);
         let makes = all.filter(|(name, _)| program.outputs().contains_key(name)).collect();
-        let reads_features = program.origins().contains_key(&Origin::OfBatch(Origin::Features.into(), 0));
-        let in_place = gathers > 0 && !reads_features && self.options.devices.first().in_place();
+        // What the stages before made is there for all vertices; other rows are copied.
+        let is_there = |origin: &Origin| match origin {
+            Origin::OfBatch(of, 0) => matches!(**of, Origin::Made(_)),
+            _ => true,
+        };
+        let in_place = gathers > 0 && self.options.devices.in_place() && program.origins().keys().all(is_there);
         Stage { gathers, program, first_level: if in_place { FirstLevel::Graph } else { FirstLevel::Drawn }, makes }
     }
 
