@@ -168,6 +168,8 @@ const ENDED: u64 = u64::MAX;
 
 #[derive(Default)]
 struct State {
+    /// Whether a caller has put up work and has not yet left, so that only one caller waits.
+    is_taken: bool,
     /// The work; `None` once it is closed.
     work: Option<&'static Work<'static>>,
     /// Number of helpers that run it.
@@ -188,9 +190,10 @@ impl Board {
     /// Puts up work. Returns whether there was none.
     fn open(&self, work: &'static Work<'static>) -> bool {
         let mut state = self.state.lock();
-        if state.work.is_some() || state.inside > 0 {
+        if state.is_taken {
             return false;
         }
+        state.is_taken = true;
         state.work = Some(work);
         self.newest.fetch_add(1, Ordering::Release);
         if state.asleep > 0 {
@@ -215,6 +218,7 @@ impl Board {
         while state.inside > 0 {
             self.is_left.wait(&mut state);
         }
+        state.is_taken = false;
         state.panic.take()
     }
 
@@ -388,8 +392,10 @@ mod tests {
         let first = Shared::on(&board, &|_| {}).expect("there is no work");
         assert!(Shared::on(&board, &|_| {}).is_none());
         assert!(board.state.lock().work.is_some());
+        // A caller that has closed its work, and waits for helpers, keeps others out.
+        board.state.lock().work = None;
+        assert!(Shared::on(&board, &|_| {}).is_none());
         first.close();
-        assert!(board.state.lock().work.is_none());
         assert!(Shared::on(&board, &|_| {}).is_some());
         assert!(board.state.lock().work.is_none(), "it is closed when it is dropped");
     }
