@@ -1,7 +1,8 @@
 //! The locks, channels and threads of lanes and workers.
 //!
 //! With `--cfg shuttle` they belong to a scheduler that runs one thread at a time, in many orders, and reports when all of
-//! them wait (`ci/orders`). Threads that share the tasks of a kernel are not among them: they only compute.
+//! them wait (`ci/orders`). Threads that share the tasks of a kernel are not among them: kernels compute alike in
+//! any order, and `team.rs` has tests of its own.
 
 #[cfg(not(shuttle))]
 pub use crossbeam_channel::{Receiver, Sender, bounded, unbounded};

@@ -1,7 +1,7 @@
 //! The threads that share the tasks of a kernel.
 //!
-//! The thread that calls a kernel works on it too, so a team of `n` threads has `n - 1` helpers. With `n` of them, one would wake
-//! up to find no task left. On a machine without a spare core it would take time from the threads that work.
+//! The thread that calls a kernel works on it too, so a team of `n` threads has `n - 1` helpers. With `n` helpers, one
+//! would wake up to find no task left. On a machine without a spare core it would take time from the threads that work.
 //!
 //! Kernels follow one another within microseconds, and a thread that sleeps takes tens of microseconds to come. So a helper
 //! looks out for work for a while before it sleeps.
@@ -91,22 +91,23 @@ pub(crate) fn threads() -> usize {
     Team::current().threads()
 }
 
-/// Calls `f` for every task. Each thread has a share of consecutive tasks, the same one in each call with as many, so that what
-/// it wrote is in its cache when it reads it. A thread that has done its share takes tasks of others. A helper that comes
-/// after the last task is not waited for: on a busy machine, it may take longer to wake up than the tasks take.
+/// Calls `f` for every task. Each thread has a share of consecutive tasks. It is the same share in all calls with equally many
+/// tasks, so that what a thread wrote is in its cache when it reads it. A thread that has done its share takes tasks of others.
+/// A helper that comes after the last task is not waited for: on a busy machine, it may take longer to wake up than the tasks
+/// take.
 ///
 /// # Panics
 /// If `f` does.
-pub(crate) fn for_each<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, f: impl Fn(T) + Sync) {
+pub(crate) fn for_each<T: Send>(tasks: impl ExactSizeIterator<Item = T>, f: impl Fn(T) + Sync) {
     let team = Team::current();
     let shares = team.threads().min(tasks.len());
     if shares < 2 {
         return tasks.for_each(f);
     }
     let tasks = Tasks::new(tasks, shares);
-    let work = |thread: usize| tasks.run(thread % shares, &f);
+    let work = |thread: usize| tasks.run(thread, &f);
     // If another thread shares work with this team now, this one works alone.
-    let shared = Shared::on(&team.board, &work);
+    let shared = Shared::on(&team.board, &work, shares);
     work(0);
     if let Some(shared) = shared {
         shared.close();
@@ -172,6 +173,8 @@ struct State {
     is_taken: bool,
     /// The work; `None` once it is closed.
     work: Option<&'static Work<'static>>,
+    /// Number of threads that it is for, including the caller.
+    threads: usize,
     /// Number of helpers that run it.
     inside: usize,
     /// Number of helpers that sleep.
@@ -187,14 +190,14 @@ impl std::fmt::Debug for Board {
 }
 
 impl Board {
-    /// Puts up work. Returns whether there was none.
-    fn open(&self, work: &'static Work<'static>) -> bool {
+    /// Puts up work for so many threads. Returns whether there was none.
+    fn open(&self, work: &'static Work<'static>, threads: usize) -> bool {
         let mut state = self.state.lock();
         if state.is_taken {
             return false;
         }
         state.is_taken = true;
-        state.work = Some(work);
+        (state.work, state.threads) = (Some(work), threads);
         self.newest.fetch_add(1, Ordering::Release);
         if state.asleep > 0 {
             self.is_new.notify_all();
@@ -238,7 +241,7 @@ impl Board {
                 return;
             }
             let mut state = self.state.lock();
-            let Some(work) = state.work else { continue };
+            let Some(work) = state.work.filter(|_| number < state.threads) else { continue };
             state.inside += 1;
             drop(state);
             let done = catch_unwind(AssertUnwindSafe(|| work(number)));
@@ -279,7 +282,8 @@ impl Board {
     }
 }
 
-/// How long helpers look out for work if nothing else needs the cores, and if other threads copy or compute beside them.
+/// How long helpers look out for work: if the device's threads have cores of their own, and if it shares its cores with other
+/// devices or with threads that copy.
 pub(crate) const ALONE: Duration = Duration::from_micros(200);
 pub(crate) const BESIDE_OTHERS: Duration = Duration::from_micros(20);
 
@@ -294,14 +298,14 @@ struct Shared<'w> {
 }
 
 impl<'w> Shared<'w> {
-    /// Puts up work, unless there is other work.
-    fn on(board: &'w Board, work: &'w Work<'w>) -> Option<Self> {
+    /// Puts up work for so many threads, unless there is other work.
+    fn on(board: &'w Board, work: &'w Work<'w>, threads: usize) -> Option<Self> {
         // SAFETY: helpers call the work only between `inside += 1`, which requires that it is not closed, and `inside -= 1`.
         // `close` takes the work away and returns only when nobody is inside. It is called when `Shared` is dropped, even
         // in a panic, and `Shared` cannot outlive `'w`. It is private, and no code of this file forgets it.
         #[allow(unsafe_code)]
         let work = unsafe { std::mem::transmute::<&'w Work<'w>, &'static Work<'static>>(work) };
-        board.open(work).then(|| Self { board, is_open: true, work: PhantomData })
+        board.open(work, threads).then(|| Self { board, is_open: true, work: PhantomData })
     }
 
     /// Waits for the helpers inside.
@@ -389,15 +393,65 @@ mod tests {
     #[test]
     fn a_caller_that_finds_other_work_leaves_it_there() {
         let board = Board::default();
-        let first = Shared::on(&board, &|_| {}).expect("there is no work");
-        assert!(Shared::on(&board, &|_| {}).is_none());
+        let first = Shared::on(&board, &|_| {}, 2).expect("there is no work");
+        assert!(Shared::on(&board, &|_| {}, 2).is_none());
         assert!(board.state.lock().work.is_some());
         // A caller that has closed its work, and waits for helpers, keeps others out.
         board.state.lock().work = None;
-        assert!(Shared::on(&board, &|_| {}).is_none());
+        assert!(Shared::on(&board, &|_| {}, 2).is_none());
         first.close();
-        assert!(Shared::on(&board, &|_| {}).is_some());
+        assert!(Shared::on(&board, &|_| {}, 2).is_some());
         assert!(board.state.lock().work.is_none(), "it is closed when it is dropped");
+    }
+
+    /// Returns whether `count` tasks run in as many threads at once, and the thread of each.
+    fn threads_of(count: usize) -> (bool, Vec<std::thread::ThreadId>) {
+        let (begun, since) = (AtomicUsize::new(0), Instant::now());
+        let mut threads = vec![None; count];
+        for_each(threads.iter_mut(), |thread| {
+            *thread = Some(std::thread::current().id());
+            begun.fetch_add(1, Ordering::Relaxed);
+            // Each waits for all others.
+            while begun.load(Ordering::Relaxed) < count && since.elapsed() < Duration::from_secs(20) {
+                std::thread::yield_now();
+            }
+        });
+        let together = since.elapsed() < Duration::from_secs(20);
+        (together, threads.into_iter().flatten().collect())
+    }
+
+    #[test]
+    fn helpers_come_at_once_and_from_their_sleep_and_each_has_its_share() {
+        let team = Arc::new(Team::new(3, ALONE).expect("the host has threads"));
+        team.install(|| {
+            let (together, first) = threads_of(3);
+            assert!(together && first[0] == std::thread::current().id());
+            for _ in 0..20 {
+                assert_eq!(threads_of(3), (true, first.clone()), "awake");
+            }
+            for _ in 0..3 {
+                std::thread::sleep(50 * ALONE);
+                assert_eq!(threads_of(3), (true, first.clone()), "asleep before");
+            }
+            assert_eq!(threads_of(2), (true, first[..2].to_vec()), "the last helper is not needed");
+        });
+    }
+
+    #[test]
+    fn a_panic_reaches_only_the_caller_whose_task_it_was() {
+        let team = Arc::new(Team::new(3, ALONE).expect("the host has threads"));
+        let caller = |fails: bool| {
+            for _ in 0..300 {
+                let work = AssertUnwindSafe(|| for_each(0..6, |task| assert!(!(fails && task == 4), "this is a test")));
+                assert_eq!(catch_unwind(work).is_err(), fails);
+            }
+        };
+        std::thread::scope(|scope| {
+            for fails in [true, false, false] {
+                let (team, caller) = (&team, &caller);
+                scope.spawn(move || team.install(|| caller(fails)));
+            }
+        });
     }
 
     #[test]

@@ -27,7 +27,7 @@ const TURNS_OF_THREAD: usize = 32;
 /// # Errors
 /// The error of one of the failed tasks.
 pub(super) fn try_for_each<T: Send, E: Send>(
-    tasks: impl ExactSizeIterator<Item = T> + Send,
+    tasks: impl ExactSizeIterator<Item = T>,
     f: impl Fn(T) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
     let failed = Mutex::new(None);
