@@ -116,6 +116,49 @@ fn updates_work_with_little_memory_with_several_devices_and_in_bf16() {
 }
 
 #[test]
+fn updates_agree_with_whole_passes_on_a_graph_without_weights() {
+    for name in MODELS {
+        for directed in [false, true] {
+            let mut rows = features(false);
+            let data = |rows: &Array2<f32>| {
+                let labels: Vec<i64> = (0..90).map(|v| v % 3).collect();
+                let arrays = Arrays::new(graph(directed)).directed(directed).labels(&labels).train(&[0i64, 1, 2]);
+                Dataset::from_arrays(arrays.features(rows.clone())).unwrap()
+            };
+            let predictor = predictor(name, &data(&rows));
+            let mut live = predictor.live(&data(&rows)).unwrap();
+            rows.row_mut(17).fill(0.3);
+            rows.row_mut(9).fill(-0.2);
+            live.update(&[9, 17], rows.select(ndarray::Axis(0), &[9, 17]).view()).unwrap();
+            let want = predictor.run(&data(&rows)).unwrap();
+            agree(live.logits(), &want.logits, 1e-5, &format!("{name}, directed {directed}"));
+            agree(&live.outputs()["hidden"], &want.outputs["hidden"], 1e-5, "hidden");
+        }
+    }
+}
+
+#[test]
+fn an_update_of_few_vertices_fits_where_the_first_pass_does() {
+    let data = dataset(true, false, &features(false));
+    for devices in [Devices::cpu(), Devices::cpus(2)] {
+        let with =
+            |bytes: u64| predictor("gcn", &data).devices(devices.clone()).device_memory(lapidary::ByteSize::b(bytes));
+        let (mut too_little, mut enough) = (0, 1 << 20);
+        while enough - too_little > 64 {
+            let middle = (too_little + enough) / 2;
+            match with(middle).live(&data) {
+                Ok(_) => enough = middle,
+                Err(lapidary::Error::DoesNotFit { .. }) => too_little = middle,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        let mut live = with(enough).live(&data).unwrap();
+        let update = live.update(&[57], Array2::from_elem((1, 7), 0.5).view());
+        assert_eq!(update.unwrap().vertices, [57, 58, 59], "{devices:?} with {enough} bytes");
+    }
+}
+
+#[test]
 fn features_normalised_by_row_are_normalised_again() {
     let rows = features(true);
     let data = dataset(false, true, &rows);

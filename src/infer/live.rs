@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::ops::Range;
 use std::time::Instant;
 
 use half::bf16;
@@ -17,7 +16,7 @@ use super::stored_rows::{StoredRows, replace_rows};
 use crate::bind::watched;
 use crate::dataset::{Arrays, Dataset, FeatureNorm};
 use crate::error::{Error, Result};
-use crate::graph::{Block, Graph, filled_rows};
+use crate::graph::{Block, Graph};
 use crate::lower::{Batch, BatchSupply, Contents, FeatureData, FirstLevel, Gathered, Inputs, level_sizes};
 use crate::program::{LevelSizes, Origin, Program, Stages, made_name};
 use crate::runtime::{BatchShare, RunOptions, Session, SessionSpec, SharedBatch};
@@ -87,8 +86,8 @@ struct Stage {
     /// The number of gathers over the graph before its results.
     gathers: usize,
     program: Program,
-    /// All vertices of the graph, if the device computes in the memory of the host, and if stages before made all that the
-    /// gathers read: then no row is copied.
+    /// The vertices of the first level. They are all vertices of the graph if the device computes in the memory of the host,
+    /// which was not limited, and if the gathers read only what stages before made: such rows are read in place.
     first_level: FirstLevel,
     /// What it makes: the name in the program, and where it belongs.
     makes: Vec<(String, Place)>,
@@ -172,12 +171,13 @@ impl Predictor {
         let all = (0..made).map(|number| (made_name(number), Place::Made(number)));
         let all = all.chain(outputs).chain([(LOGITS.to_string(), Place::Logits)]);
         let makes = all.filter(|(name, _)| program.outputs().contains_key(name)).collect();
-        // What the stages before made is there for all vertices; other rows are copied.
+        // What stages before made is there for all vertices. Plans count all of its rows.
         let is_there = |origin: &Origin| match origin {
             Origin::OfBatch(of, 0) => matches!(**of, Origin::Made(_)),
             _ => true,
         };
-        let in_place = gathers > 0 && self.options.devices.in_place() && program.origins().keys().all(is_there);
+        let is_roomy = self.options.devices.in_place() && self.options.device_memory.is_none();
+        let in_place = gathers > 0 && is_roomy && program.origins().keys().all(is_there);
         Stage { gathers, program, first_level: if in_place { FirstLevel::Graph } else { FirstLevel::Drawn }, makes }
     }
 
@@ -231,8 +231,8 @@ impl LivePredictions {
     /// [`Error::Device`] or [`Error::DoesNotFit`], the predictions may be those before the update; the next update computes
     /// them again.
     /// # Cost
-    /// The kernels of the rows that change, and O(n) if the features are sparse. Also a copy of the rows that these kernels
-    /// read, except on a CPU, where only features are copied.
+    /// The kernels of the rows that change, a copy of the rows that they read, and O(n) if the features are sparse. On a CPU
+    /// whose memory is not limited, gathers that read only what earlier layers made read it in place.
     pub fn update(&mut self, vertices: &[u32], features: ArrayView2<'_, f32>) -> Result<Update> {
         let start = Instant::now();
         let rows = self.checked(vertices, features)?;
@@ -312,25 +312,15 @@ impl LivePredictions {
 
     /// Computes the rows of some vertices that a stage makes.
     fn run(&mut self, phase: usize, rows: &[u32]) -> Result<()> {
-        let Stage { gathers, first_level, .. } = self.stages[phase];
-        let drawn = match (gathers, first_level) {
-            (0, _) => {
-                let (vertices, seeds) = (rows.to_vec(), rows.len());
-                MiniBatch { vertices, seeds, blocks: Vec::new(), edges: Vec::new(), stands_for: Vec::new() }
-            }
-            (_, FirstLevel::Graph) => in_edges(self.data.graph(), rows, self.supply.inputs().edge_weights.is_some()),
-            (_, FirstLevel::Drawn) => {
-                let (all, key) =
-                    (NeighborSampler::new(Fanouts(vec![Fanout::All])), BatchKey { seed: 0, epoch: 0, batch: 0 });
-                all.sample(self.data.graph(), rows, key, &mut self.scratch).map_err(crate::dataset::Error::from)?
-            }
-        };
+        let first_level = self.stages[phase].first_level;
+        let mut drawn = self.drawn(phase, rows)?;
         let sizes = level_sizes(self.supply.inputs(), &drawn, first_level);
         let mut spare = std::mem::take(&mut self.spare);
         let values = self.values(phase, &drawn, &mut spare);
         self.spare = spare;
         let values = values.map_err(|source| Error::Batch { stage: "gathering", batch: phase as u64 + 1, source })?;
-        let share = BatchShare { sizes, vertices: drawn.vertices, values };
+        let share = BatchShare { sizes, vertices: std::mem::take(&mut drawn.vertices), values };
+        self.scratch.take_back(drawn);
         self.session.run_batch(&[phase], &[], &[], SharedBatch { own: vec![share], sizes: vec![sizes] }, [false; 2])?;
         for (name, place) in &self.stages[phase].makes {
             let made = self.session.show(phase, name)?;
@@ -354,6 +344,31 @@ impl LivePredictions {
             });
         }
         Ok(())
+    }
+
+    /// Returns the in-edges of some vertices, if the stage gathers.
+    fn drawn(&mut self, phase: usize, rows: &[u32]) -> Result<MiniBatch> {
+        let (graph, vertices, seeds) = (self.data.graph(), rows.to_vec(), rows.len());
+        let Stage { gathers, first_level, .. } = self.stages[phase];
+        if gathers == 0 {
+            return Ok(MiniBatch { vertices, seeds, blocks: Vec::new(), edges: Vec::new(), stands_for: Vec::new() });
+        }
+        let (all, key) = (NeighborSampler::new(Fanouts(vec![Fanout::All])), BatchKey { seed: 0, epoch: 0, batch: 0 });
+        let drawn = match first_level {
+            FirstLevel::Drawn => all.sample(graph, rows, key, &mut self.scratch),
+            FirstLevel::Graph => {
+                let block = Block::of_vertices(graph, rows);
+                let edges = match self.supply.inputs().edge_weights {
+                    Some(_) => {
+                        rows.par_iter().flat_map_iter(|&v| graph.edges(v as usize)).map(|edge| edge as u64).collect()
+                    }
+                    None => Vec::new(),
+                };
+                let stands_for = vec![vec![1.0; block.edge_count()]];
+                Ok(MiniBatch { vertices, seeds, blocks: vec![block], edges: vec![edges], stands_for })
+            }
+        };
+        Ok(drawn.map_err(crate::dataset::Error::from)?)
     }
 
     /// Returns what a run of a stage reads of these vertices.
@@ -416,32 +431,6 @@ fn feature_rows(
     Ok(spare.lend(rows))
 }
 
-/// Returns the in-edges of some vertices, as a batch whose first level is all vertices of the graph. `with_places`: also
-/// where they are in the graph.
-fn in_edges(graph: &Graph, rows: &[u32], with_places: bool) -> MiniBatch {
-    let (starts, all): (&[u64], &[u32]) = (graph.indptr(), graph.indices());
-    let edges_of = |v: u32| starts[v as usize]..starts[v as usize + 1];
-    let ends = rows.iter().scan(0, |end, &v| {
-        *end += starts[v as usize + 1] - starts[v as usize];
-        Some(*end)
-    });
-    let indptr: Vec<u64> = std::iter::once(0).chain(ends).collect();
-    let indices = filled_rows(&indptr, |row, to: &mut [u32]| {
-        let Range { start, end } = edges_of(rows[row]);
-        to.copy_from_slice(&all[start as usize..end as usize]);
-    });
-    let edges = match with_places {
-        true => {
-            filled_rows(&indptr, |row, to| to.iter_mut().zip(edges_of(rows[row])).for_each(|(to, edge)| *to = edge))
-        }
-        false => Vec::new(),
-    };
-    let stands_for = vec![1.0; indices.len()];
-    let block = Block::rectangular(indptr.into(), indices.into(), graph.vertex_count());
-    let (vertices, seeds) = (rows.to_vec(), rows.len());
-    MiniBatch { vertices, seeds, blocks: vec![block], edges: vec![edges], stands_for: vec![stands_for] }
-}
-
 fn no_memory(NoHostMemory { need_bytes }: NoHostMemory) -> Error {
     let source = Box::new(lapidary_kernels::Error::HostMemory { need_bytes });
     Error::Device { device: "host".into(), op: "keeping what the layers made".into(), source }
@@ -450,4 +439,35 @@ fn no_memory(NoHostMemory { need_bytes }: NoHostMemory) -> Error {
 fn sort_unique(vertices: &mut Vec<u32>) {
     vertices.par_sort_unstable();
     vertices.dedup();
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use bytesize::ByteSize;
+
+    use super::FirstLevel::{Drawn, Graph};
+    use super::*;
+    use crate::model::Model;
+    use crate::runtime::Devices;
+    use crate::train::Trainer;
+
+    #[test]
+    fn stages_read_in_place_what_stages_before_made_on_a_cpu() {
+        let data = Dataset::builtin("planted").unwrap();
+        let widths = [data.feature_width(), 8, data.class_count()];
+        let first_levels = |model: &Model, change: fn(Predictor) -> Predictor| -> Vec<FirstLevel> {
+            let predictor = change(Trainer::builder(model, &data).build().unwrap().predictor().unwrap());
+            predictor.live(&data).unwrap().stages.iter().map(|stage| stage.first_level).collect()
+        };
+        let (gcn, sage) = (Model::gcn(&widths), Model::sage(&[widths[0], 4 * widths[0], widths[2]]));
+        assert_eq!(first_levels(&gcn, |predictor| predictor.devices(Devices::cpu())), [Drawn, Graph, Graph]);
+        assert_eq!(first_levels(&gcn, |predictor| predictor.devices(Devices::sim(1))), [Drawn; 3]);
+        let limited = |predictor: Predictor| predictor.devices(Devices::cpu()).device_memory(ByteSize::mib(64));
+        assert_eq!(first_levels(&gcn, limited), [Drawn; 3]);
+        // It is so wide that its first layer gathers features.
+        let of_sage = first_levels(&sage, |predictor| predictor.devices(Devices::cpu()));
+        assert_eq!(of_sage.last(), Some(&Graph), "{of_sage:?}");
+        assert!(of_sage[..of_sage.len() - 1].iter().all(|level| *level == Drawn), "{of_sage:?}");
+    }
 }

@@ -8,15 +8,14 @@ use lapidary_kernels::{AlignedBytes, HostSlot, NoHostMemory, Shared, SpareArrays
 use ndarray::Array2;
 use rayon::prelude::*;
 
+use crate::lower::{ROWS_A_TASK, take};
+
 /// A matrix as it is stored on a device.
 #[derive(Debug)]
 pub(super) struct StoredRows {
     bytes: Arc<AlignedBytes>,
     row_bytes: usize,
 }
-
-/// Rows that one task copies.
-const ROWS_A_TASK: usize = 256;
 
 impl StoredRows {
     /// Stores a matrix.
@@ -45,14 +44,8 @@ impl StoredRows {
     /// # Errors
     /// [`NoHostMemory`].
     pub(super) fn some(&self, rows: &[u32], spare: &mut SpareArrays) -> Result<HostSlot, NoHostMemory> {
-        let (all, width) = (self.bytes.as_slice::<u8>(), self.row_bytes);
-        let mut some = spare.take(rows.len() * width)?;
-        let tasks = some.as_mut_slice::<u8>().par_chunks_mut((ROWS_A_TASK * width).max(1));
-        tasks.zip(rows.par_chunks(ROWS_A_TASK)).for_each(|(to, rows)| {
-            for (to, &v) in to.chunks_exact_mut(width.max(1)).zip(rows) {
-                to.copy_from_slice(&all[v as usize * width..][..width]);
-            }
-        });
+        let mut some = spare.take(rows.len() * self.row_bytes)?;
+        take(self.bytes.as_slice(), rows, self.row_bytes, some.as_mut_slice::<u8>());
         Ok(HostSlot::Constant(spare.lend(some)))
     }
 
@@ -65,7 +58,7 @@ impl StoredRows {
 /// Replaces some rows of a matrix with `width` columns. They ascend.
 pub(super) fn replace_rows<T: Copy + Send + Sync>(all: &mut [T], width: usize, rows: &[u32], with: &[T]) {
     let width = width.max(1);
-    // As many rows of the matrix that one task has about as many to copy.
+    // Each task gets so many rows of the matrix that it copies about `ROWS_A_TASK` rows.
     let together = (all.len() / width * ROWS_A_TASK).div_ceil(rows.len().max(1)).max(1);
     all.par_chunks_mut(together * width).enumerate().for_each(|(task, all)| {
         let first = task * together;

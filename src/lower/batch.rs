@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::own_edges::mean_of_others;
 use super::{Contents, FeatureData, Inputs, LabelData, Supply};
-use crate::graph::{Block, filled_rows};
+use crate::graph::{Block, filled_rows, prefix_sum};
 use crate::program::{BatchEdges, BlockSpec, Degree, LevelSizes, LoopWeight, Origin};
 use crate::sample::MiniBatch;
 
@@ -43,9 +43,9 @@ pub struct BatchSupply {
 pub enum FirstLevel {
     /// Those that were drawn, by local number.
     Drawn,
-    /// All vertices of the graph, by id. The batch has one layer with all edges of its seeds, which are
-    /// [`MiniBatch::vertices`]. [`Batch`] has the edges of such a batch, and the rows of the seeds; the rows of all vertices
-    /// are the caller's.
+    /// All vertices of the graph, by id. The batch has one layer with all edges of its seeds, and
+    /// [`MiniBatch::vertices`] are the seeds alone. [`Batch`] makes its edges and the rows of its seeds. The caller supplies
+    /// the rows of all vertices. There are no sparse features, and no rows that stay on the device.
     Graph,
 }
 
@@ -83,8 +83,8 @@ pub struct Batch<'a> {
 #[derive(Clone, Debug)]
 struct BatchBlock {
     block: Block,
-    /// For each edge, its place among the edges that were drawn, or the number of edges that were drawn for an added
-    /// self-loop. `None` if the edges are those that were drawn, in their order.
+    /// For each edge of a transposed block, its place among the edges that were drawn, or the number of edges that were drawn
+    /// for an added self-loop.
     from: Option<Shared<u64>>,
 }
 
@@ -208,11 +208,6 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Whether every edge stands for itself, and has no weight.
-    fn is_plain(&self) -> bool {
-        self.first_level == FirstLevel::Graph && self.supply.inputs.edge_weights.is_none()
-    }
-
     fn numbers(&self) -> Numbers<'a> {
         Numbers { vertices: &self.drawn.vertices, first_level: self.first_level }
     }
@@ -290,6 +285,7 @@ impl<'a> Batch<'a> {
 
     /// Returns a block in which each row of the first level has at most one source.
     fn at_most_one(&self, sources: usize, mut source: impl FnMut(u32) -> Option<u32>) -> BatchBlock {
+        assert!(self.first_level == FirstLevel::Drawn, "rows stay for the vertices that were drawn");
         let (mut indptr, mut indices) = (Vec::with_capacity(self.drawn.vertices.len() + 1), Vec::new());
         indptr.push(0u64);
         for &v in &self.drawn.vertices {
@@ -312,29 +308,30 @@ impl<'a> Batch<'a> {
             (None, LoopWeight::Mean) => 1.0,
             (Some(weights), LoopWeight::Mean) => weights[edges[place] as usize],
         };
-        let is_plain = self.is_plain();
-        let made = self.block(spec);
-        let view = made.block.view();
-        if is_plain {
-            let mean_of_loops = kind == BatchEdges::Drawn { self_loops: true } && loops == LoopWeight::Mean;
-            return filled_rows(view.indptr, |row, to| {
-                to.fill(1.0);
-                let own = numbers.of_row(row);
-                let loops_of_row = view.sources(row).iter().zip(to).filter(|(u, _)| mean_of_loops && **u == own);
-                loops_of_row.for_each(|(_, to)| *to = loop_weight(inputs, numbers.vertex(own) as usize, loops));
-            });
-        }
-        let Some(from) = &made.from else { return (0..stands_for.len()).into_par_iter().map(weight).collect() };
-        let (from, drawn_edges) = (&from[..], stands_for.len());
-        filled_rows(view.indptr, |row, to| {
-            for ((to, &place), &source) in to.iter_mut().zip(&from[view.edges(row)]).zip(view.sources(row)) {
-                *to = match (place as usize) < drawn_edges {
-                    true => weight(place as usize),
-                    // A self-loop has the same number at both ends.
-                    false => loop_weight(inputs, numbers.vertex(source) as usize, loops),
-                };
+        let loop_weight = |vertex: u32| loop_weight(inputs, vertex as usize, loops);
+        let BatchBlock { block, from } = self.block(spec).clone();
+        match from {
+            None if kind == (BatchEdges::Drawn { self_loops: true }) => {
+                let view = drawn.blocks[layer].view();
+                filled_rows(block.indptr(), |row, to| {
+                    let of_loop = loop_weight(numbers.vertex(numbers.of_row(row)));
+                    with_loop((view, row), numbers, to, of_loop, weight);
+                })
             }
-        })
+            None => (0..stands_for.len()).into_par_iter().map(weight).collect(),
+            Some(from) => {
+                let (view, from, drawn_edges) = (block.view(), &from[..], stands_for.len());
+                filled_rows(view.indptr, |row, to| {
+                    for ((to, &place), &source) in to.iter_mut().zip(&from[view.edges(row)]).zip(view.sources(row)) {
+                        *to = match (place as usize) < drawn_edges {
+                            true => weight(place as usize),
+                            // A self-loop has the same number at both ends.
+                            false => loop_weight(numbers.vertex(source)),
+                        };
+                    }
+                })
+            }
+        }
     }
 
     fn block(&mut self, spec: BlockSpec) -> &BatchBlock {
@@ -350,10 +347,7 @@ impl<'a> Batch<'a> {
         let BlockSpec::Batch { edges, level, transposed } = spec else { panic!("{spec:?} is not of a mini-batch") };
         if transposed && edges == BatchEdges::Own {
             let block = &drawn.blocks[level as usize - 1];
-            assert!(
-                self.first_level == FirstLevel::Drawn,
-                "nothing is computed backward from all vertices of the graph"
-            );
+            assert!(self.first_level == FirstLevel::Drawn, "{spec:?} is of the vertices that were drawn");
             let rows = block.row_count() as u64;
             let indptr: Vec<u64> = (0..=block.own_sources() as u64).map(|row| row.min(rows)).collect();
             let indices: Vec<u32> = (0..rows as u32).collect();
@@ -361,12 +355,16 @@ impl<'a> Batch<'a> {
             return BatchBlock { block, from: None };
         }
         if transposed {
-            let BatchBlock { block, from } = self.block(spec.transpose());
-            let (turned, places) = block.transpose();
-            let places = match from {
-                None => places,
-                Some(from) => places.into_iter().map(|place| from[place as usize]).collect(),
-            };
+            let block = self.block(spec.transpose()).block.clone();
+            let (turned, mut places) = block.transpose();
+            if edges == (BatchEdges::Drawn { self_loops: true }) {
+                let (view, numbers) = (drawn.blocks[level as usize - 1].view(), self.numbers());
+                let added = view.indices.len() as u64;
+                let from = filled_rows(block.indptr(), |row, to| {
+                    with_loop((view, row), numbers, to, added, |edge| edge as u64);
+                });
+                places.par_iter_mut().for_each(|place| *place = from[*place as usize]);
+            }
             return BatchBlock { block: turned, from: Some(places.into()) };
         }
         match edges {
@@ -374,7 +372,7 @@ impl<'a> Batch<'a> {
                 BatchBlock { block: drawn.blocks[level as usize - 1].clone(), from: None }
             }
             BatchEdges::Drawn { self_loops: true } => {
-                looped(&drawn.blocks[level as usize - 1], self.numbers(), !self.is_plain())
+                BatchBlock { block: looped(&drawn.blocks[level as usize - 1], self.numbers()), from: None }
             }
             BatchEdges::Own => {
                 let block = &drawn.blocks[level as usize - 1];
@@ -409,45 +407,37 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Returns the block with exactly one self-loop for each row, at its place in the order of the graph. `with_places`: also
-/// where its edges come from.
-fn looped(block: &Block, numbers: Numbers<'_>, with_places: bool) -> BatchBlock {
-    let (rows, drawn, view) = (block.row_count(), block.edge_count() as u64, block.view());
-    let mut indptr = vec![0u64; rows + 1];
+/// Returns the block with exactly one self-loop for each row, at its place in the order of the graph.
+fn looped(block: &Block, numbers: Numbers<'_>) -> Block {
+    let view = block.view();
+    let mut indptr = vec![0u64; view.rows() + 1];
     indptr[1..].par_iter_mut().enumerate().with_min_len(ROWS_A_TASK).for_each(|(row, length)| {
         *length = 1 + (view.sources(row).len() - loops_of(view, numbers, row)) as u64;
     });
-    (1..indptr.len()).for_each(|row| indptr[row] += indptr[row - 1]);
-    // Shows the edges of a row in pieces: their sources, and the place of the first one among the edges that were drawn.
-    let show = |row: usize, see: &mut dyn FnMut(&[u32], u64)| {
-        let (sources, first, own) = (view.sources(row), view.edges(row).start, numbers.of_row(row));
-        let vertex = numbers.vertex(own);
-        let below = sources.iter().take_while(|&&u| u == own || numbers.vertex(u) < vertex).count();
-        let pieces = |range: Range<usize>, see: &mut dyn FnMut(&[u32], u64)| {
-            let mut place = (first + range.start) as u64;
-            for piece in sources[range].split(|&u| u == own) {
-                see(piece, place);
-                place += piece.len() as u64 + 1;
-            }
-        };
-        pieces(0..below, see);
-        see(&[own], drawn);
-        pieces(below..sources.len(), see);
-    };
-    let indices = filled_rows(&indptr, |row, mut to| {
-        show(row, &mut |piece, _| {
-            let (here, rest) = std::mem::take(&mut to).split_at_mut(piece.len());
-            here.copy_from_slice(piece);
-            to = rest;
-        });
+    prefix_sum(&mut indptr);
+    let indices = filled_rows(&indptr, |row, to| {
+        with_loop((view, row), numbers, to, numbers.of_row(row), |edge| view.indices[edge])
     });
-    let places = |row, to: &mut [u64]| {
-        let mut to = to.iter_mut();
-        show(row, &mut |piece, first| (first..).zip(to.by_ref().take(piece.len())).for_each(|(place, to)| *to = place));
-    };
-    let from = with_places.then(|| filled_rows(&indptr, places).into());
-    let block = Block::rectangular(indptr.into(), indices.into(), block.own_sources());
-    BatchBlock { block, from }
+    Block::rectangular(indptr.into(), indices.into(), block.own_sources())
+}
+
+/// Writes what the edges of a row have in the block that [`looped`] makes of a block: `of_loop` for the self-loop, and `of_edge` for
+/// the others, by their places in the block.
+fn with_loop<T>(
+    (view, row): (BlockView<'_>, usize),
+    numbers: Numbers<'_>,
+    to: &mut [T],
+    of_loop: T,
+    of_edge: impl Fn(usize) -> T,
+) {
+    let (sources, first, own) = (view.sources(row), view.edges(row).start, numbers.of_row(row));
+    let vertex = numbers.vertex(own);
+    let below = sources.iter().take_while(|&&u| u == own || numbers.vertex(u) < vertex).count();
+    let others = |range: Range<usize>| range.filter(|&at| sources[at] != own).map(|at| of_edge(first + at));
+    let mut to = to.iter_mut();
+    others(0..below).zip(&mut to).for_each(|(value, to)| *to = value);
+    *to.next().expect("there is a place for the self-loop") = of_loop;
+    others(below..sources.len()).zip(&mut to).for_each(|(value, to)| *to = value);
 }
 
 /// Returns how many self-loops a row has.
@@ -473,7 +463,7 @@ fn loop_weight(inputs: &Inputs, v: usize, loops: LoopWeight) -> f32 {
 }
 
 /// Copies rows of a matrix with `width` columns.
-fn take<T: Copy + Send + Sync>(data: &[T], rows: &[u32], width: usize, taken: &mut [T]) {
+pub(crate) fn take<T: Copy + Send + Sync>(data: &[T], rows: &[u32], width: usize, taken: &mut [T]) {
     let pieces = taken.par_chunks_mut((ROWS_A_TASK * width).max(1)).zip(rows.par_chunks(ROWS_A_TASK));
     pieces.for_each(|(to, rows)| {
         for (to, &v) in to.chunks_exact_mut(width.max(1)).zip(rows) {
@@ -483,7 +473,7 @@ fn take<T: Copy + Send + Sync>(data: &[T], rows: &[u32], width: usize, taken: &m
 }
 
 /// Rows that one task copies.
-const ROWS_A_TASK: usize = 256;
+pub(crate) const ROWS_A_TASK: usize = 256;
 
 fn taken<T: bytemuck::Pod + Default + Send + Sync>(data: &[T], rows: &[u32], width: usize) -> HostSlot {
     let mut taken = vec![T::default(); rows.len() * width];
@@ -585,6 +575,23 @@ mod tests {
         }
     }
 
+    /// Returns the weight of the self-loop of some vertices of the graph of [`inputs`], from its edges by hand.
+    fn loop_of(v: u32, loops: LoopWeight, weighted: bool) -> f32 {
+        match (v, loops, weighted) {
+            // It has no edges.
+            (29, LoopWeight::Mean, _) => 0.0,
+            (29, LoopWeight::One, _) | (_, _, false) => 1.0,
+            // The last one of its own.
+            (0 | 12, LoopWeight::One, true) => 1.5,
+            (7, LoopWeight::One, true) => 3.5,
+            // The mean of the others.
+            (0, LoopWeight::Mean, true) => (2.5 + 3.5) / 2.0,
+            (7, LoopWeight::Mean, true) => (66.5f64 / 27.0) as f32,
+            (12, LoopWeight::Mean, true) => (8.5f64 / 3.0) as f32,
+            _ => panic!("not known of vertex {v}"),
+        }
+    }
+
     #[test]
     fn a_batch_over_the_whole_graph_has_all_edges_of_its_seeds() {
         for weighted in [true, false] {
@@ -624,7 +631,7 @@ mod tests {
                         assert_eq!(found.sources(row), want.sources(v as usize), "vertex {v}");
                         for (&u, weight) in found.sources(row).iter().zip(&weights[found.edges(row)]) {
                             let want = match inputs.edge_weights.as_ref() {
-                                _ if self_loops && u == v => loop_weight(&inputs, v as usize, loops),
+                                _ if self_loops && u == v => loop_of(v, loops, weighted),
                                 None => 1.0,
                                 // Edges that are repeated have several weights.
                                 Some(all) => {

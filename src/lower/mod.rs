@@ -40,6 +40,7 @@ use std::sync::Arc;
 use lapidary_kernels::{Call, Mat, Slot, StorageType};
 
 pub use batch::{Batch, BatchSupply, FeatureSource, FirstLevel, Gathered, level_sizes};
+pub(crate) use batch::{ROWS_A_TASK, take};
 pub use contents::{Contents, Supply};
 pub use fold::{FoldArray, FoldSide};
 pub use inputs::{FeatureData, Inputs, LabelData};

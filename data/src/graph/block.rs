@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lapidary_arrays::{BlockView, Shared};
 
-use super::csr::{Graph, Turned, transpose_csr};
+use super::csr::{Graph, Turned, filled_rows, prefix_sum, transpose_csr};
 use super::rows::GraphRows;
 
 /// A bipartite CSR: each destination row lists the sources that it gathers from.
@@ -54,6 +54,25 @@ impl Block {
     /// O(n / 64 + edges of the part): halo ids are ranked with a bitmap, not sorted.
     pub fn of_part(graph: &Graph, part: Range<usize>) -> Self {
         Self::of_rows(&graph.rows(part))
+    }
+
+    /// Returns a block whose rows are these vertices, in any order, and whose sources are all vertices of the graph.
+    ///
+    /// # Panics
+    /// If one of them is no vertex.
+    /// # Cost
+    /// O(vertices and their edges).
+    pub fn of_vertices(graph: &Graph, vertices: &[u32]) -> Self {
+        let (starts, sources): (&[u64], &[u32]) = (graph.indptr(), graph.indices());
+        let edges = |v: u32| starts[v as usize]..starts[v as usize + 1];
+        let mut indptr: Vec<u64> =
+            std::iter::once(0).chain(vertices.iter().map(|&v| edges(v).end - edges(v).start)).collect();
+        prefix_sum(&mut indptr);
+        let indices = filled_rows(&indptr, |row, to: &mut [u32]| {
+            let edges = edges(vertices[row]);
+            to.copy_from_slice(&sources[edges.start as usize..edges.end as usize]);
+        });
+        Self { indptr: indptr.into(), indices: indices.into(), own_sources: graph.vertex_count(), halo: Vec::new() }
     }
 
     /// Makes a block of these rows; see [`Block::of_part`].

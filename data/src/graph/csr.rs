@@ -425,7 +425,8 @@ pub(crate) fn ranges_of_edges(indptr: &[u64], count: usize) -> Vec<Range<usize>>
 }
 
 /// Replaces counts by their running sums. With counts at `1..`, these are offsets.
-pub(crate) fn prefix_sum(counts: &mut [u64]) {
+#[doc(hidden)]
+pub fn prefix_sum(counts: &mut [u64]) {
     let mut sum = 0;
     for count in counts {
         sum += *count;
@@ -451,7 +452,7 @@ pub(crate) fn rows_mut<'a, T>(indptr: &[u64], mut entries: &'a mut [T]) -> Vec<&
 /// O(rows + entries), and 16 bytes for each row meanwhile.
 #[doc(hidden)]
 pub fn filled_rows<T: Copy + Default + Send>(indptr: &[u64], fill: impl Fn(usize, &mut [T]) + Sync) -> Vec<T> {
-    const ROWS_A_TASK: usize = 256;
+    const ROWS_A_TASK: usize = 64;
     let mut entries = vec![T::default(); indptr.last().map_or(0, |&end| end as usize)];
     let rows = rows_mut(indptr, &mut entries).into_par_iter().with_min_len(ROWS_A_TASK).enumerate();
     rows.for_each(|(row, entries)| fill(row, entries));

@@ -13,10 +13,10 @@ mod values;
 mod vertex_set;
 
 pub use block::Block;
-#[doc(hidden)]
-pub use csr::filled_rows;
 pub use csr::{Graph, GraphError, MAX_VERTICES, Transposed};
-pub(crate) use csr::{prefix_sum, ranges_of_edges, rows_mut, scan_count};
+#[doc(hidden)]
+pub use csr::{filled_rows, prefix_sum};
+pub(crate) use csr::{ranges_of_edges, rows_mut, scan_count};
 pub use order::{ParseVertexOrderError, VertexOrder};
 pub use permute::Permutation;
 pub use reuse::Reuse;

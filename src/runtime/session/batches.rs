@@ -24,7 +24,8 @@ pub(crate) struct SharedBatch {
 /// The share that one part has of a mini-batch.
 pub(crate) struct BatchShare {
     pub sizes: LevelSizes,
-    /// The vertices of the share, by local number. Each level has the first ones.
+    /// The vertices of the share, by local number. Each level has the first ones, or all vertices of the graph if the batch
+    /// says so.
     pub vertices: Vec<u32>,
     /// What the program reads of the batch: see [`Session::batch_contents`].
     pub values: Vec<(Slot, HostSlot)>,
