@@ -6,7 +6,7 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use super::forward::{accumulate, add_values, v2_scores};
-use super::math::{LANES, LOG2_E, exp2, head_sums, leaky, repeat, spread};
+use super::math::{LANES, LOG2_E, Lanes, exp2, head_sums, leaky, repeat, spread};
 use super::{CHUNK, Chunk, Group, Operands, RowNumbers};
 use crate::error::Result;
 use crate::op::Score;
@@ -243,7 +243,6 @@ fn gatv2<const G: usize, const SOURCE: bool>(
     for (i, d_scores) in cells.d_scores[..len].chunks_exact(G).enumerate() {
         let (mut x, y) = (&values_of(i)[columns.clone()], &grads_of(i)[d..2 * d][columns.clone()]);
         let d_scores = spread::<G>(d_scores);
-        let weights = spread::<G>(&cells.weights[i * G..(i + 1) * G]);
         let edge = operands.edge_value(chunk, i);
         if let Some((value, vector)) = edge {
             for ((sum, x), vector) in with_edge.iter_mut().zip(x).zip(&vector[columns.clone()]) {
@@ -254,39 +253,54 @@ fn gatv2<const G: usize, const SOURCE: bool>(
         let (first, rest) = sums.split_at_mut(columns.len());
         let inner = |d: f32, a: f32, x: f32| d * if x > 0.0 { a } else { slope * a };
         if SOURCE {
-            // Both terms of an edge at once: a sum over the edges of a chunk would depend on where chunks begin.
-            let rows = [x, y, a, &grads_of(i)[columns.clone()]];
-            add_columns(rows, [d_scores, weights], first, |[x, y, a, grad], [d, weight]| {
-                weight * grad + inner(d, a, x + y)
-            });
+            let weights = spread::<G>(&cells.weights[i * G..(i + 1) * G]);
+            add_to_source([x, y, a, &grads_of(i)[columns.clone()]], [d_scores, weights], slope, first);
             continue;
         }
-        add_columns([x, y, a], [d_scores], first, |[x, y, a], [d]| inner(d, a, x + y));
+        add_columns([x, y, a], d_scores, first, |[x, y, a], d| inner(d, a, x + y));
         let (of_a, of_edges) = rest.split_at_mut(columns.len());
-        add_columns([x, y], [d_scores], of_a, |[x, y], [d]| d * leaky(slope, x + y));
+        add_columns([x, y], d_scores, of_a, |[x, y], d| d * leaky(slope, x + y));
         if let Some((value, _)) = edge {
-            add_columns([x, y, a], [d_scores], of_edges, |[x, y, a], [d]| value * inner(d, a, x + y));
+            add_columns([x, y, a], d_scores, of_edges, |[x, y, a], d| value * inner(d, a, x + y));
         }
     }
 }
 
-/// Adds `term` of the numbers of rows, and of the numbers of the column's head, to each column.
+/// Adds the gradient that an edge gives its source: by its weight, and by its score. Both at once: a sum over the edges of a
+/// chunk would depend on where chunks begin.
 #[inline(always)]
-fn add_columns<const N: usize, const M: usize>(
+fn add_to_source([x, y, a, grad]: [&[f32]; 4], [d_scores, weights]: [[f32; LANES]; 2], slope: f32, out: &mut [f32]) {
+    let [d_score, weight, slope] = [Lanes(d_scores), Lanes(weights), Lanes([slope; LANES])];
+    let (blocks, rest) = out.as_chunks_mut::<LANES>();
+    let [(x, x_rest), (y, y_rest), (a, a_rest), (grad, grad_rest)] = [x, y, a, grad].map(<[f32]>::as_chunks::<LANES>);
+    let terms = |x: Lanes, y: Lanes, a: Lanes, grad: Lanes| weight * grad + d_score * (x + y).choose(a, slope * a);
+    for (i, block) in blocks.iter_mut().enumerate() {
+        *block = (Lanes(*block) + terms(Lanes(x[i]), Lanes(y[i]), Lanes(a[i]), Lanes(grad[i]))).0;
+    }
+    if !rest.is_empty() {
+        let [x, y, a, grad] = [x_rest, y_rest, a_rest, grad_rest].map(Lanes::padded);
+        let sums = Lanes::padded(rest) + terms(x, y, a, grad);
+        rest.copy_from_slice(&sums.0[..rest.len()]);
+    }
+}
+
+/// Adds `term` of the numbers of rows, and of the number of the column's head, to each column.
+#[inline(always)]
+fn add_columns<const N: usize>(
     rows: [&[f32]; N],
-    of_heads: [[f32; LANES]; M],
+    of_heads: [f32; LANES],
     out: &mut [f32],
-    term: impl Fn([f32; N], [f32; M]) -> f32,
+    term: impl Fn([f32; N], f32) -> f32,
 ) {
     let (blocks, rest) = out.as_chunks_mut::<LANES>();
     let rows = rows.map(|row| row.as_chunks::<LANES>());
     for (i, block) in blocks.iter_mut().enumerate() {
         let rows = rows.map(|(row, _)| row[i]);
         for lane in 0..LANES {
-            block[lane] += term(rows.map(|row| row[lane]), of_heads.map(|numbers| numbers[lane]));
+            block[lane] += term(rows.map(|row| row[lane]), of_heads[lane]);
         }
     }
     for (lane, out) in rest.iter_mut().enumerate() {
-        *out += term(rows.map(|(_, row)| row[lane]), of_heads.map(|numbers| numbers[lane]));
+        *out += term(rows.map(|(_, row)| row[lane]), of_heads[lane]);
     }
 }

@@ -1,5 +1,7 @@
 //! Arithmetic of attention, in operations that vectorise.
 
+use std::ops::{Add, Mul};
+
 use crate::cpu::exp::ln_1p;
 
 /// Added to a small integer, it puts the integer into the lowest bits of the sum.
@@ -11,6 +13,54 @@ const LOWEST: f32 = -126.0;
 /// Numbers that are computed together. The columns of a group of heads alternate, so lane `i` belongs to head `i % G` of
 /// the group.
 pub(super) const LANES: usize = 8;
+
+/// Numbers that are computed together. Each operation is a loop of its own: in a loop over a longer expression, the compiler
+/// may compute number by number.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes(pub(super) [f32; LANES]);
+
+impl Lanes {
+    /// Returns the numbers of a row that is too short, and zeros.
+    #[inline(always)]
+    pub(super) fn padded(row: &[f32]) -> Self {
+        let mut lanes = [0.0; LANES];
+        lanes.iter_mut().zip(row).for_each(|(lane, x)| *lane = *x);
+        Self(lanes)
+    }
+
+    /// Returns `above` where the number is above 0, and `other` elsewhere.
+    #[inline(always)]
+    pub(super) fn choose(self, above: Self, mut other: Self) -> Self {
+        for lane in 0..LANES {
+            other.0[lane] = if self.0[lane] > 0.0 { above.0[lane] } else { other.0[lane] };
+        }
+        other
+    }
+}
+
+impl Add for Lanes {
+    type Output = Self;
+
+    #[inline(always)]
+    fn add(mut self, other: Self) -> Self {
+        for lane in 0..LANES {
+            self.0[lane] += other.0[lane];
+        }
+        self
+    }
+}
+
+impl Mul for Lanes {
+    type Output = Self;
+
+    #[inline(always)]
+    fn mul(mut self, other: Self) -> Self {
+        for lane in 0..LANES {
+            self.0[lane] *= other.0[lane];
+        }
+        self
+    }
+}
 
 pub(super) const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
