@@ -8,6 +8,8 @@ pair, what earlier trainings have taught is taken away, so each prediction knows
 measures the suite anew and runs all pairs. A result is the median over rounds of predicted over measured seconds, both
 without evaluation. `sim:1 50` is a simulated device with half of the memory that the training would use.
 
+`gat/8` among the models is a GAT of 8 heads.
+
 With `--load`, as many endless loops as there are cores run while the suite is measured, and not while the pairs run.
 """
 
@@ -54,7 +56,10 @@ def pair(args, cache, files, job, memory):
         with open(os.path.join(folder, name), "wb") as file:
             file.write(content)
     data, model, hidden, device = job
+    model, *heads = model.split("/")
     words = ["--data", data, "--model", model, "--hidden", str(hidden), "--devices", device.split()[0]]
+    if heads:
+        words += ["--heads", *heads]
     if memory:
         words += ["--device-memory", str(memory)]
     wait_until_quiet(0.3, 20)

@@ -84,6 +84,13 @@ mod long {
             "linear",
             "layer_norm",
             "attention",
+            "attention in windows",
+            "attention with halo",
+            "attention_window in windows",
+            "attention_v2",
+            "attention_v2 with halo",
+            "attention_v2_window in windows",
+            "attention_v2_source_grad in windows",
             "copy to the device",
         ] {
             assert!(names.contains(&name), "{name} was not measured: {names:?}");

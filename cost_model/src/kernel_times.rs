@@ -31,7 +31,7 @@ const FIRST_SPREAD: f64 = 0.4;
 const FIRST_WEIGHT: f64 = 4.0;
 
 /// The format of a file.
-const FORMAT: &str = "lapidary kernel times 1";
+const FORMAT: &str = "lapidary kernel times 2";
 
 /// A predicted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,7 +98,7 @@ impl KernelTimes {
     /// [`KernelTimes::refit`].
     ///
     /// Of the same work, the mean of the last nine measurements counts, without those above twice their median, which something
-    /// has disturbed. They may be of different calls, whose caches and contents differ. A kernel keeps 512 kinds of work, of
+    /// has disturbed. They may be of different calls, whose caches and contents differ. A kernel keeps 1024 kinds of work, of
     /// the suite and of runs each.
     ///
     /// # Errors
@@ -282,10 +282,10 @@ mod tests {
     #[test]
     fn runs_are_added_to_the_suite() {
         let mut times = learned();
-        for i in 0..600 {
+        for i in 0..1100 {
             times.observe("gather", &gather(1e3 + f64::from(i), 1e4, 64.0, 0.0), 1e-4, false).expect("a measurement");
         }
-        assert_eq!(times.kernels().map(|(_, counts, _)| counts).collect::<Vec<_>>(), [[36, 512]]);
+        assert_eq!(times.kernels().map(|(_, counts, _)| counts).collect::<Vec<_>>(), [[36, 1024]]);
         for bad in [0.0, -1.0, f64::NAN] {
             times.observe("gather", &KernelWork::call(), bad, false).expect_err("no clock says that");
         }
@@ -299,7 +299,7 @@ mod tests {
         let json = times.to_json();
         assert_eq!(KernelTimes::from_json(&json, &profile()).expect("it was written"), times);
         for broken in
-            [&json[..json.len() / 2], "{}", &json.replace("times 1", "times 0"), &json.replace("[1.0,", "[-1.0,")]
+            [&json[..json.len() / 2], "{}", &json.replace("times 2", "times 1"), &json.replace("[1.0,", "[-1.0,")]
         {
             KernelTimes::from_json(broken, &profile()).expect_err("it is broken");
         }

@@ -13,7 +13,7 @@ pub enum Quantity {
     Rows,
     /// Edges that it follows.
     Edges,
-    /// Edges with a weight.
+    /// Edges with a weight; of attention, once for each head.
     WeightedEdges,
     /// Bytes of source rows, once for each edge.
     GatheredBytes,
@@ -21,9 +21,9 @@ pub enum Quantity {
     PastNearCache,
     /// Those of them that the last cache is expected to miss.
     PastLastCache,
-    /// Edges, once for each pass of a gather that runs in passes.
+    /// Edges, once for each pass of a gather that runs in passes, or for each group of heads.
     PassEdges,
-    /// Rows, once for each pass, or for each matrix of sources.
+    /// Rows, once for each pass, group of heads or matrix of sources.
     PassRows,
     /// Bytes that passes copy, and of sums that they read and write.
     PassBytes,
@@ -37,7 +37,7 @@ pub enum Quantity {
     Flops,
     /// Cells of the tall matrices of a product.
     ProductCells,
-    /// Cells for which a dropout draws.
+    /// Cells, or edges and heads, for which a dropout draws.
     DrawnCells,
     /// Copies between host and device beside a call, on average.
     Copies,

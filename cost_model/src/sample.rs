@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 const RECENT: usize = 9;
 
 /// Most ranges that are kept. More would slow the fit without improving it.
-pub(crate) const MOST: usize = 512;
+pub(crate) const MOST: usize = 1024;
 
 /// The features of some work, and its latest measured seconds.
 ///

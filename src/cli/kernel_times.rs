@@ -27,7 +27,7 @@ pub(super) fn measure(hidden: bool) -> Result<()> {
     let bar = output::bar(0, hidden);
     bar.set_prefix("measuring the kernels of this machine");
     if bar.is_hidden() {
-        say("measuring the kernels of this machine, once: about 40 s");
+        say("measuring the kernels of this machine, once: about 90 s");
     }
     let report = measure_kernels(|done, count| {
         bar.set_length(count as u64);

@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::dataset::generate::{RmatOptions, rmat};
 use crate::dataset::{Arrays, Dataset};
 use crate::error::Result;
-use crate::model::Model;
+use crate::model::{Model, ModelConfig};
 use crate::plan::Locality;
 use crate::profile::{self, Busy, CPU};
 use crate::runtime::{Devices, MeasuredCall};
@@ -30,7 +30,7 @@ struct Shape {
     /// Width of the features, and non-zeros per row if they are sparse.
     features: (usize, Option<usize>),
     classes: usize,
-    /// The trainings on it: model and hidden width.
+    /// The trainings on it: model, with the number of heads of attention behind a slash, and hidden width.
     trainings: &'static [(&'static str, usize)],
     /// More trainings on it.
     special: &'static [(&'static str, usize, Special)],
@@ -62,6 +62,8 @@ const SHAPES: [Shape; 8] = [
             ("gin", 64, LayerNorm),
             ("sage", 32, Parts),
             ("gcn", 16, Memory(100)),
+            ("gat/8", 64, Memory(30)),
+            ("gatv2/4", 32, Parts),
         ],
     },
     Shape {
@@ -89,7 +91,12 @@ const SHAPES: [Shape; 8] = [
             ("gcn", 128, Memory(100)),
             ("gcn", 16, Parts),
             ("gin", 128, Parts),
-            ("gat", 16, Parts),
+            ("gat/1", 16, Parts),
+            ("gat/8", 64, Memory(25)),
+            ("gat/1", 32, Memory(40)),
+            ("gatv2/1", 64, Memory(50)),
+            ("gatv2/8", 64, Memory(25)),
+            ("gatv2/8", 64, Parts),
         ],
     },
     Shape {
@@ -114,6 +121,10 @@ const SHAPES: [Shape; 8] = [
             ("resgcn", 128, LayerNorm),
             ("sage", 16, Parts),
             ("gcn", 256, Parts),
+            ("gat/8", 64, Memory(50)),
+            ("gatv2/2", 64, Memory(40)),
+            ("gat/4", 64, Parts),
+            ("gatv2/1", 32, Parts),
         ],
     },
     Shape {
@@ -121,7 +132,7 @@ const SHAPES: [Shape; 8] = [
         degree: 9,
         features: (96, None),
         classes: 40,
-        trainings: &[("gcn", 16), ("gcn", 256), ("sage", 128), ("gin", 64), ("gat", 16)],
+        trainings: &[("gcn", 16), ("gcn", 256), ("sage", 128), ("gin", 64), ("gat/1", 16), ("gatv2/1", 32)],
         special: &[("gcn", 128, Memory(25)), ("gin", 32, Memory(25)), ("gcn", 128, Bf16), ("gcn", 64, Parts)],
     },
     Shape {
@@ -143,7 +154,7 @@ const SHAPES: [Shape; 8] = [
 ];
 
 /// Trainings on a small graph.
-const ALL: [(&str, usize); 11] = [
+const ALL: [(&str, usize); 13] = [
     ("gcn", 16),
     ("gcn", 256),
     ("gin", 16),
@@ -153,12 +164,14 @@ const ALL: [(&str, usize); 11] = [
     ("commnet", 64),
     ("resgcn", 16),
     ("resgcn", 128),
-    ("gat", 16),
-    ("gat", 64),
+    ("gat/1", 16),
+    ("gat/8", 64),
+    ("gatv2/1", 64),
+    ("gatv2/8", 64),
 ];
 
 /// Trainings on a graph of medium size.
-const MOST: [(&str, usize); 8] = [
+const MOST: [(&str, usize); 9] = [
     ("gcn", 16),
     ("gcn", 256),
     ("gin", 64),
@@ -166,7 +179,8 @@ const MOST: [(&str, usize); 8] = [
     ("sage", 256),
     ("commnet", 128),
     ("resgcn", 64),
-    ("gat", 16),
+    ("gat/1", 16),
+    ("gatv2/4", 32),
 ];
 
 /// Draws so many different columns, in ascending order. Low ones are more frequent, as words are in texts.
@@ -204,16 +218,11 @@ impl Shape {
         Ok(Dataset::from_arrays(arrays)?)
     }
 
-    fn trainer(&self, data: &Dataset, (name, hidden): (&str, usize), special: Option<Special>) -> Result<Trainer> {
+    fn trainer(&self, data: &Dataset, (model, hidden): (&str, usize), special: Option<Special>) -> Result<Trainer> {
         let widths = [self.features.0, hidden, self.classes];
-        let model = match name {
-            "gcn" => Model::gcn(&widths),
-            "gin" => Model::gin(&widths),
-            "sage" => Model::sage(&widths),
-            "commnet" => Model::commnet(&widths),
-            "resgcn" => Model::resgcn(&widths),
-            _ => Model::gat(&widths),
-        };
+        let (name, heads) = model.split_once('/').unwrap_or((model, "1"));
+        let model = Model::from_config(ModelConfig::new(name, &widths)).expect("it is a model");
+        let model = model.heads(heads.parse().expect("it is a number"));
         let model = model.dropout(0.5).layer_norm(matches!(special, Some(LayerNorm)));
         let builder = Trainer::builder(&model, data);
         match special {
@@ -254,7 +263,7 @@ pub struct SuiteReport {
 /// `progress` is called after each training, with the number of those that are done and of all.
 ///
 /// # Cost
-/// About 40 s on two cores, and 1 GiB of memory during that time.
+/// About 90 s on two cores, and 1 GiB of memory during that time.
 /// # Errors
 /// [`Error::Device`](crate::Error::Device) if the host does not have enough memory.
 pub fn measure_kernels(mut progress: impl FnMut(usize, usize)) -> Result<SuiteReport> {

@@ -7,13 +7,16 @@ use lapidary_kernels::{Call, Price, Slot};
 
 use super::on_gpu;
 use super::timeline::Timeline;
-use super::work::{HALO, Locality, between_work, copy_work, kernel_work};
+use super::work::{Locality, between_work, copy_work, kernel_work, kin};
 use super::{Planned, PlannedDevice, Script};
 use crate::lower::Lowered;
 use crate::profile::Nominal;
 
 /// Spread of what only a profile predicts, as a standard deviation of logarithms.
 const UNMEASURED: f64 = 0.5;
+
+/// Least spread of what the measured times of another kernel predict.
+const OF_KIN: f64 = 0.3;
 
 /// Spread of the whole machine from one hour to the next.
 const MACHINE: f64 = 0.08;
@@ -74,7 +77,11 @@ impl Rates {
             gathered => 1.0 - work.get(Quantity::PastLastCache) / gathered,
         };
         let gather_s = || on_gpu::gather_s(&self.profile, lowered, call, locality);
-        let measured = times.predict(&name, &work).or_else(|| times.predict(&name.replace(HALO, ""), &work));
+        let of_kin = || {
+            let estimate = kin(&name).find_map(|name| times.predict(name, &work))?;
+            Some(Estimate { spread: estimate.spread.max(OF_KIN), ..estimate })
+        };
+        let measured = times.predict(&name, &work).or_else(of_kin);
         let estimate = measured.unwrap_or_else(|| by_profile(cached_share(), gather_s()));
         (name, self.shared(estimate))
     }

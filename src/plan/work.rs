@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lapidary_cost_model::{KernelWork, Profile, Quantity};
-use lapidary_kernels::op::{EdgeOp, Op};
+use lapidary_kernels::op::{Attention, EdgeOp, Op, head_groups};
 use lapidary_kernels::{Call, DType, Price, RowStep, Slot, cpu};
 
 use super::Script;
@@ -88,11 +88,7 @@ impl Locality {
     /// Returns the share of a gather's reads that miss the last cache, if the part of its sources that it reads again and
     /// again has so many bytes.
     pub(super) fn past_last_cache(&self, lowered: &Lowered, indptr: Slot, source_bytes: f64) -> f64 {
-        if source_bytes > 0.0 {
-            self.reuse(lowered, indptr).misses((self.last_bytes / source_bytes).min(1.0))
-        } else {
-            0.0
-        }
+        misses(self.reuse(lowered, indptr), self.last_bytes, source_bytes)
     }
 
     /// Returns the work of a gather that makes `rows` rows from `edges` edges and `sources` sources of `row_bytes` bytes,
@@ -105,27 +101,35 @@ impl Locality {
         row_bytes: usize,
         [ascend, is_plain]: [bool; 2],
     ) -> KernelWork {
-        let mut work = KernelWork::call();
-        let source_bytes = (sources * row_bytes) as f64;
-        let miss = |cache: f64, of: f64| if of > 0.0 { reuse.misses((cache / of).min(1.0)) } else { 0.0 };
-        let of_row = if self.in_passes { lines_of_row(row_bytes) * LINE } else { row_bytes as f64 };
-        let gathered = edges as f64 * of_row;
-        let [mut near, mut last] = [self.near_bytes, self.last_bytes].map(|cache| miss(cache, source_bytes));
         let width = row_bytes.div_ceil(4);
         let sizes = [rows, edges, sources];
         let over_windows =
             if self.in_place && ascend && is_plain { cpu::repeated_gather_passes(sizes, width) } else { None };
         let passes = || self.in_passes.then(|| cpu::gather_passes(sizes, ascend, width)).flatten();
-        if let Some([columns, of_pass]) = over_windows.or_else(passes) {
-            let (by_column, by_source) = (width.div_ceil(columns), sources.div_ceil(of_pass));
-            (near, last) = (miss(self.near_bytes, (4 * of_pass * columns) as f64), 0.0);
-            let out = (rows * row_bytes) as f64;
-            work = work
-                .with(Quantity::PassEdges, edges as f64 * by_column as f64)
-                .with(Quantity::PassRows, (rows * by_column * by_source) as f64)
-                .with(Quantity::PassBytes, 2.0 * source_bytes + 2.0 * out * (by_source - 1) as f64);
-        }
-        work.with(Quantity::Rows, rows as f64)
+        let Some([columns, of_pass]) = over_windows.or_else(passes) else {
+            return self.gather_in_one_pass(reuse, sizes, row_bytes);
+        };
+        let (by_column, by_source) = (width.div_ceil(columns), sources.div_ceil(of_pass));
+        let near = misses(reuse, self.near_bytes, (4 * of_pass * columns) as f64);
+        let (source_bytes, out_bytes) = ((sources * row_bytes) as f64, (rows * row_bytes) as f64);
+        self.gathered([rows, edges], row_bytes, [near, 0.0])
+            .with(Quantity::PassEdges, edges as f64 * by_column as f64)
+            .with(Quantity::PassRows, (rows * by_column * by_source) as f64)
+            .with(Quantity::PassBytes, 2.0 * source_bytes + 2.0 * out_bytes * (by_source - 1) as f64)
+    }
+
+    /// Returns the work of a gather that follows its edges in their order, as in [`Locality::gather`].
+    fn gather_in_one_pass(&self, reuse: &Reuse, [rows, edges, sources]: [usize; 3], row_bytes: usize) -> KernelWork {
+        let past = [self.near_bytes, self.last_bytes].map(|cache| misses(reuse, cache, (sources * row_bytes) as f64));
+        self.gathered([rows, edges], row_bytes, past)
+    }
+
+    /// Returns the work of reading the sources of all edges, of which these shares miss a core's own cache and the last one.
+    fn gathered(&self, [rows, edges]: [usize; 2], row_bytes: usize, [near, last]: [f64; 2]) -> KernelWork {
+        let of_row = if self.in_passes { lines_of_row(row_bytes) * LINE } else { row_bytes as f64 };
+        let gathered = edges as f64 * of_row;
+        KernelWork::call()
+            .with(Quantity::Rows, rows as f64)
             .with(Quantity::Edges, edges as f64)
             .with(Quantity::GatheredBytes, gathered)
             .with(Quantity::PastNearCache, gathered * near)
@@ -149,6 +153,11 @@ impl Locality {
     }
 }
 
+/// Returns the share of reads that miss a cache, if rows of `source_bytes` bytes are read again and again.
+fn misses(reuse: &Reuse, cache_bytes: f64, source_bytes: f64) -> f64 {
+    if source_bytes > 0.0 { reuse.misses((cache_bytes / source_bytes).min(1.0)) } else { 0.0 }
+}
+
 /// Bytes of a cache line.
 const LINE: f64 = 64.0;
 
@@ -165,8 +174,20 @@ fn lines_of_row(row_bytes: usize) -> f64 {
     }
 }
 
-/// Ends the name of a gather that also reads rows of other parts.
-pub(super) const HALO: &str = " with halo";
+/// What names of kernels end in: gathers from a window of the sources, from several matrices, and with rows of other parts;
+/// and calls on bf16.
+const IN_WINDOWS: &str = " in windows";
+const OVER_TILES: &str = " over tiles";
+const WITH_HALO: &str = " with halo";
+const BF16: &str = " bf16";
+
+/// Returns the kernels that work most like this one, the likest first.
+pub(super) fn kin(name: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(name), |name| {
+        [BF16, WITH_HALO, IN_WINDOWS, OVER_TILES].iter().find_map(|end| name.strip_suffix(end))
+    })
+    .skip(1)
+}
 
 /// Returns the name under which a call's time is learned, and its work.
 pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -> (String, KernelWork) {
@@ -184,21 +205,28 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
             let sources = if call.first_source.is_some() { of_window } else { block.own_sources + block.halo_sources };
             // A window of some sources looks for their edges in each row; with several matrices, each edge for its own.
             match (call.first_source, call.more_sources.is_empty()) {
-                (Some(_), _) if of_window < block.own_sources => name += " in windows",
-                (Some(_), false) => name += " over tiles",
+                (Some(_), _) if of_window < block.own_sources => name += IN_WINDOWS,
+                (Some(_), false) => name += OVER_TILES,
                 _ => {}
             }
             if call.halo.is_some() {
-                name += HALO;
+                name += WITH_HALO;
             }
             streamed = (all_bytes - (sources * row_bytes) as f64).max(0.0);
             let reuse = locality.reuse(lowered, block.indptr);
-            let kind = [call.halo.is_none(), !weighted && call.stored() == DType::F32];
-            work = locality.gather(reuse, [block.rows, edges as usize, sources], row_bytes, kind);
+            let sizes = [block.rows, edges as usize, sources];
+            work = match call.op.head() {
+                Op::Attention(op) => attention_work(op, locality.gather_in_one_pass(reuse, sizes, row_bytes)),
+                _ => {
+                    let kind = [call.halo.is_none(), !weighted && call.stored() == DType::F32];
+                    locality.gather(reuse, sizes, row_bytes, kind)
+                }
+            };
             if !call.more_sources.is_empty() {
                 // A row goes on to another matrix at most as often as it has edges.
                 let matrices = (block.rows * (1 + call.more_sources.len())) as f64;
-                work = work.with(Quantity::PassRows, matrices.min(edges as f64));
+                let before = work.get(Quantity::PassRows);
+                work = work.with(Quantity::PassRows, before + matrices.min(edges as f64));
             }
             if weighted {
                 work = work.with(Quantity::WeightedEdges, edges as f64);
@@ -218,7 +246,7 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
         name += " transposed";
     }
     if call.stored() == DType::Bf16 {
-        name += " bf16";
+        name += BF16;
     }
     (name, with_stream(work, streamed, all_bytes, locality))
 }
@@ -234,6 +262,18 @@ pub(crate) fn between_work(lowered: &Lowered, script: &Script) -> KernelWork {
         .with(Quantity::Copies, script.copies() as f64 / calls)
 }
 
+/// Adds what attention does beside a gather: a pass over the edges for each group of heads, and for each edge and head an
+/// exponential and maybe a draw.
+fn attention_work(op: &Attention, gather: KernelWork) -> KernelWork {
+    let [rows, edges] = [Quantity::Rows, Quantity::Edges].map(|quantity| gather.get(quantity));
+    let (groups, cells) = (head_groups(op.heads).count() as f64, edges * op.heads as f64);
+    gather
+        .with(Quantity::PassEdges, edges * groups)
+        .with(Quantity::PassRows, rows * groups)
+        .with(Quantity::WeightedEdges, cells)
+        .with(Quantity::DrawnCells, if op.dropout.is_some() { cells } else { 0.0 })
+}
+
 /// Returns the work of copying a tensor of `bytes` bytes.
 pub(crate) fn copy_work(bytes: u64, locality: &Locality) -> KernelWork {
     with_stream(KernelWork::call(), bytes as f64, 2.0 * bytes as f64, locality)
@@ -245,4 +285,43 @@ fn with_stream(work: KernelWork, streamed: f64, all: f64, locality: &Locality) -
     work.with(Quantity::StreamedBytes, streamed)
         .with(Quantity::StreamedPastNearCache, past(locality.all_near_bytes))
         .with(Quantity::StreamedPastLastCache, past(locality.last_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use lapidary_kernels::op::{AttentionPass, Score, WeightDropout};
+
+    use super::*;
+
+    #[test]
+    fn the_next_of_kin_lack_one_ending_after_the_other() {
+        let of = |name: &str| kin(name).map(str::to_owned).collect::<Vec<_>>();
+        let whole = ["gather in windows with halo", "gather in windows", "gather"];
+        assert_eq!(of("gather in windows with halo bf16"), whole);
+        assert_eq!(of("gather over tiles"), ["gather"]);
+        assert!(of("gather").is_empty());
+    }
+
+    #[test]
+    fn attention_works_for_each_head_and_follows_the_edges_for_each_group() {
+        let block = BlockSpec::Graph { self_loops: false, transposed: false };
+        let op = |heads, dropout| Attention {
+            block,
+            score: Score::Gat,
+            heads,
+            slope: 0.2,
+            dropout,
+            edge_values: false,
+            pass: AttentionPass::Forward,
+        };
+        let gather = KernelWork::call().with(Quantity::Rows, 10.0).with(Quantity::Edges, 70.0);
+        let draws = Some(WeightDropout { rate: 0.5, salt: 0 });
+        // 11 heads are groups of 8, 2 and 1.
+        for (heads, groups, dropout, drawn) in [(1, 1.0, None, 0.0), (8, 1.0, draws, 560.0), (11, 3.0, draws, 770.0)] {
+            let work = attention_work(&op(heads, dropout), gather);
+            let got = [Quantity::WeightedEdges, Quantity::PassEdges, Quantity::PassRows, Quantity::DrawnCells];
+            let want = [70.0 * heads as f64, 70.0 * groups, 10.0 * groups, drawn];
+            assert_eq!(got.map(|quantity| work.get(quantity)), want, "{heads} heads");
+        }
+    }
 }
