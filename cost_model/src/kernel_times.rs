@@ -31,7 +31,7 @@ const FIRST_SPREAD: f64 = 0.4;
 const FIRST_WEIGHT: f64 = 4.0;
 
 /// The format of a file.
-const FORMAT: &str = "lapidary kernel times 2";
+const FORMAT: &str = "lapidary kernel times 1";
 
 /// A predicted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -299,7 +299,7 @@ mod tests {
         let json = times.to_json();
         assert_eq!(KernelTimes::from_json(&json, &profile()).expect("it was written"), times);
         for broken in
-            [&json[..json.len() / 2], "{}", &json.replace("times 2", "times 1"), &json.replace("[1.0,", "[-1.0,")]
+            [&json[..json.len() / 2], "{}", &json.replace("times 1", "times 0"), &json.replace("[1.0,", "[-1.0,")]
         {
             KernelTimes::from_json(broken, &profile()).expect_err("it is broken");
         }

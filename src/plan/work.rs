@@ -225,8 +225,7 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
             if !call.more_sources.is_empty() {
                 // A row goes on to another matrix at most as often as it has edges.
                 let matrices = (block.rows * (1 + call.more_sources.len())) as f64;
-                let before = work.get(Quantity::PassRows);
-                work = work.with(Quantity::PassRows, before + matrices.min(edges as f64));
+                work = work.with(Quantity::PassRows, matrices.min(edges as f64));
             }
             if weighted {
                 work = work.with(Quantity::WeightedEdges, edges as f64);
