@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lapidary_cost_model::{Estimate, KernelTimes, Profile, Quantity};
+use lapidary_cost_model::{Estimate, KernelTimes, KernelWork, Profile, Quantity};
 use lapidary_kernels::{Call, Price, Slot};
 
 use super::on_gpu;
@@ -77,11 +77,7 @@ impl Rates {
             gathered => 1.0 - work.get(Quantity::PastLastCache) / gathered,
         };
         let gather_s = || on_gpu::gather_s(&self.profile, lowered, call, locality);
-        let of_kin = || {
-            let estimate = kin(&name).find_map(|name| times.predict(name, &work))?;
-            Some(Estimate { spread: estimate.spread.max(OF_KIN), ..estimate })
-        };
-        let measured = times.predict(&name, &work).or_else(of_kin);
+        let measured = measured_estimate(times, &name, &work);
         let estimate = measured.unwrap_or_else(|| by_profile(cached_share(), gather_s()));
         (name, self.shared(estimate))
     }
@@ -125,6 +121,15 @@ impl Rates {
         let constant_s = self.profile.launch_s.min(seconds);
         Estimate { seconds: seconds + (self.sharing - 1.0) * (seconds - constant_s), spread }
     }
+}
+
+/// Returns the predicted time of a call by the measured times of its kernel, or of the next of kin that has any.
+pub(crate) fn measured_estimate(times: &KernelTimes, kernel: &str, work: &KernelWork) -> Option<Estimate> {
+    let of_kin = || {
+        let estimate = kin(kernel).find_map(|name| times.predict(name, work))?;
+        Some(Estimate { spread: estimate.spread.max(OF_KIN), ..estimate })
+    };
+    times.predict(kernel, work).or_else(of_kin)
 }
 
 /// Returns the seconds of one kernel call that a profile predicts, if a gather finds this share of its rows in the last cache.
