@@ -97,6 +97,8 @@ const SHAPES: [Shape; 8] = [
             ("gatv2/1", 64, Memory(50)),
             ("gatv2/8", 64, Memory(25)),
             ("gatv2/8", 64, Parts),
+            ("gat/8", 64, Bf16),
+            ("gatv2/1", 32, Bf16),
         ],
     },
     Shape {
@@ -125,6 +127,7 @@ const SHAPES: [Shape; 8] = [
             ("gatv2/2", 64, Memory(40)),
             ("gat/4", 64, Parts),
             ("gatv2/1", 32, Parts),
+            ("gat/1", 64, Bf16),
         ],
     },
     Shape {
