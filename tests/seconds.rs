@@ -70,7 +70,7 @@ mod long {
     use super::*;
 
     #[test]
-    #[ignore = "long: it measures all kernels, which takes a minute"]
+    #[ignore = "long: it measures all kernels, which takes two minutes"]
     fn the_suite_is_measured_once() {
         let cache = tempfile::tempdir().unwrap();
         let measured = lines(cache.path(), &["profile", "--json"]).remove(0);

@@ -16,7 +16,7 @@ use super::stored_rows::{StoredRows, replace_rows};
 use crate::bind::watched;
 use crate::dataset::{Arrays, Dataset, FeatureNorm};
 use crate::error::{Error, Result};
-use crate::graph::{Block, Graph};
+use crate::graph::{Block, Graph, prefix_sum};
 use crate::lower::{Batch, BatchSupply, Contents, FeatureData, FirstLevel, Gathered, Inputs, level_sizes};
 use crate::program::{LevelSizes, Origin, Program, Stages, made_name};
 use crate::runtime::{BatchShare, RunOptions, Session, SessionSpec, SharedBatch};
@@ -408,11 +408,7 @@ impl LivePredictions {
             }
             indptr[v as usize + 1] = (indices.len() - before) as u64;
         }
-        let mut end = 0;
-        indptr.iter_mut().for_each(|cells| {
-            end += *cells;
-            *cells = end;
-        });
+        prefix_sum(&mut indptr);
         FeatureData::Sparse { indptr: indptr.into(), indices: indices.into(), values: values.into(), width }
     }
 }
