@@ -343,19 +343,23 @@ fn column_sum_as<E: Element>(x: MatView<'_, E>, out: &mut [f32]) -> Result<()> {
     let sums = map_chunks(n, n.div_ceil(MOST_PARTS).max(LEAST_ROWS), |rows| {
         let mut sum = vec![0.0f64; d];
         let mut block_sum = vec![0.0f32; d];
-        Arch::new().dispatch(|| {
-            for block in x.data()[rows.start * d..rows.end * d].chunks(BLOCK * d) {
-                block_sum.fill(0.0);
-                for row in block.chunks_exact(d) {
-                    for (sum, &x) in block_sum.iter_mut().zip(row) {
-                        *sum += x.wide();
+        // Without the attribute, the closure is a function of its own, without the vectors of `dispatch`.
+        Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                for block in x.data()[rows.start * d..rows.end * d].chunks(BLOCK * d) {
+                    block_sum.fill(0.0);
+                    for row in block.chunks_exact(d) {
+                        for (sum, &x) in block_sum.iter_mut().zip(row) {
+                            *sum += x.wide();
+                        }
+                    }
+                    for (sum, &block) in sum.iter_mut().zip(&block_sum) {
+                        *sum += f64::from(block);
                     }
                 }
-                for (sum, &block) in sum.iter_mut().zip(&block_sum) {
-                    *sum += f64::from(block);
-                }
-            }
-        });
+            },
+        );
         sum
     });
     for (column, out) in out.iter_mut().enumerate() {

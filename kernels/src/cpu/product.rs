@@ -174,16 +174,11 @@ impl Group<'_> {
         if columns.is_empty() {
             return;
         }
-        let x = self.x;
-        let x = |row: usize| &x[row * k..];
-        let sum = self.sum;
-        let sum = |row: usize| match sum {
-            Some(sum) => load(simd, &sum[row * width..][columns.clone()]),
-            None => [simd.splat_f32s(0.0); V],
-        };
+        let x = |row: usize| &self.x[row * k..];
         if rows < M {
             for row in 0..rows {
-                let [sums] = dot::<S, 1, V>(simd, [sum(row)], x(row), k, small, panel.stride, first);
+                let sums = self.begin::<S, 1, V>(simd, row, &columns);
+                let [sums] = dot::<S, 1, V>(simd, sums, x(row), k, small, panel.stride, first);
                 store(simd, &mut self.out[row * width..][columns.clone()], sums);
             }
             return;
@@ -193,11 +188,30 @@ impl Group<'_> {
             for row in row..row + M {
                 (columns.clone()).step_by(LINE).for_each(|column| prefetch(self.out, row * width + column));
             }
-            let sums = dot::<S, M, V>(simd, from_fn(|i| sum(row + i)), x(row), k, small, panel.stride, first);
+            let sums = self.begin::<S, M, V>(simd, row, &columns);
+            let sums = dot::<S, M, V>(simd, sums, x(row), k, small, panel.stride, first);
             for (i, sums) in sums.into_iter().enumerate() {
                 store(simd, &mut self.out[(row + i) * width..][columns.clone()], sums);
             }
         }
+    }
+
+    /// Returns what the cells of a tile begin with.
+    // A loop, as a closure in `from_fn` became a function of its own, without the vectors of this one.
+    #[inline(always)]
+    fn begin<S: Simd, const M: usize, const V: usize>(
+        &self,
+        simd: S,
+        row: usize,
+        columns: &Range<usize>,
+    ) -> [[S::f32s; V]; M] {
+        let mut sums = [[simd.splat_f32s(0.0); V]; M];
+        if let Some(sum) = self.sum {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                *sums = load(simd, &sum[(row + i) * self.packed.width..][columns.clone()]);
+            }
+        }
+        sums
     }
 }
 
