@@ -7,11 +7,15 @@
 //! `n` terms is within `n * 2^-24 * (the sum of the terms' absolute values)` of the exact sum, to first order, as it is in
 //! `product.rs`.
 
+use std::ops::Range;
+
 use half::bf16;
+use pulp::{Arch, Simd, WithSimd};
 
 use super::bf16_pairs::{LANES, Work, pair};
 #[cfg(target_arch = "x86_64")]
 use super::bf16_vectors::run;
+use super::prefetch::prefetch;
 use super::product::{PANEL, Panel, group_rows, pack, panels};
 use crate::error::Result;
 use crate::memory::AlignedBytes;
@@ -90,9 +94,11 @@ pub(super) fn add_transposed_times(left: &[bf16], x: &[bf16], [m, width]: [usize
     let mut x_pairs = vec![0; BLOCK * PANEL * LANES];
     for (left, x) in left.chunks(2 * BLOCK * m).zip(x.chunks(2 * BLOCK * width)) {
         let pairs = (left.len() / m).div_ceil(2);
-        pair_rows(left, m, 0..m, stride, &mut left_pairs);
-        for panel in &panels {
-            pair_rows(x, width, panel.columns.clone(), panel.stride, &mut x_pairs);
+        pair_rows(left, m, 0..m, 0, stride, &mut left_pairs);
+        for (i, panel) in panels.iter().enumerate() {
+            // Rows are far apart for the processor to see what is read next.
+            let next = panels.get(i + 1).map_or(2 * BLOCK * width, |next| next.columns.start);
+            pair_rows(x, width, panel.columns.clone(), next - panel.columns.start, panel.stride, &mut x_pairs);
             let (left, x) = (&left_pairs[..pairs * stride], &x_pairs[..pairs * panel.stride]);
             let sizes = [m, width];
             run(Work::Block { left, stride, x, panel, sizes, out: &mut *out });
@@ -101,17 +107,42 @@ pub(super) fn add_transposed_times(left: &[bf16], x: &[bf16], [m, width]: [usize
 }
 
 /// Puts the cells of every two rows side by side, for some columns. `stride` is the distance of the pairs of two rows.
-/// Fills the rest of an incomplete panel with zeros, and the second row of the last pair if there is none.
-fn pair_rows(from: &[bf16], width: usize, columns: std::ops::Range<usize>, stride: usize, to: &mut [u32]) {
-    let used = columns.len();
-    for (rows, to) in from.chunks(2 * width).zip(to.chunks_exact_mut(stride)) {
-        let (first, second) = rows.split_at(width);
-        let first = first[columns.clone()].iter();
-        match second.get(columns.clone()) {
-            Some(second) => to.iter_mut().zip(first.zip(second)).for_each(|(to, (&a, &b))| *to = pair(a, b)),
-            None => to.iter_mut().zip(first).for_each(|(to, &a)| *to = pair(a, bf16::ZERO)),
+/// Fills the rest of an incomplete panel with zeros, and the second row of the last pair if there is none. Prefetches as many
+/// cells of each row, `next` cells further on.
+fn pair_rows(from: &[bf16], width: usize, columns: Range<usize>, next: usize, stride: usize, to: &mut [u32]) {
+    Arch::new().dispatch(PairRows { from, width, columns, next, stride, to });
+}
+
+/// The arguments of [`pair_rows`].
+struct PairRows<'a> {
+    from: &'a [bf16],
+    width: usize,
+    columns: Range<usize>,
+    next: usize,
+    stride: usize,
+    to: &'a mut [u32],
+}
+
+impl WithSimd for PairRows<'_> {
+    type Output = ();
+
+    // The compiler makes vectors of the loop over columns.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let Self { from, width, columns, next, stride, to } = self;
+        for (rows, to) in from.chunks(2 * width).zip(to.chunks_exact_mut(stride)) {
+            for start in [columns.start + next, columns.start + next + width] {
+                (0..columns.len()).step_by(2 * LANES).for_each(|column| prefetch(rows, start + column));
+            }
+            let (first, second) = rows.split_at(width);
+            let (to, fill) = to.split_at_mut(columns.len());
+            let first = first[columns.clone()].iter();
+            match second.get(columns.clone()) {
+                Some(second) => to.iter_mut().zip(first.zip(second)).for_each(|(to, (&a, &b))| *to = pair(a, b)),
+                None => to.iter_mut().zip(first).for_each(|(to, &a)| *to = pair(a, bf16::ZERO)),
+            }
+            fill.fill(0);
         }
-        to[used..].fill(0);
     }
 }
 

@@ -96,17 +96,17 @@ fn dot<const M: usize, const V: usize>(
         let x: [&[[bf16; 2]; STEP]; M] = from_fn(|i| &chunks[i].0[step]);
         (M..2 * M).for_each(|i| prefetch(rows, i * k + 2 * step * STEP));
         for (j, small) in small.as_chunks::<V>().0.iter().enumerate() {
-            add_pairs(&mut sums, from_fn(|i| x[i][j]), small);
+            sums.iter_mut().zip(x).for_each(|(sums, x)| add_pair(sums, x[j], small));
         }
     }
     let pairs = chunks[0].1.len();
     let (rest, last) = rest.split_at(pairs * V);
     for (j, small) in rest.as_chunks::<V>().0.iter().enumerate() {
-        add_pairs(&mut sums, from_fn(|i| chunks[i].1[j]), small);
+        sums.iter_mut().zip(chunks).for_each(|(sums, chunk)| add_pair(sums, chunk.1[j], small));
     }
     // The last term of an odd number of terms.
     if let Some(small) = last.first_chunk::<V>() {
-        add_pairs(&mut sums, from_fn(|i| [rows[i * k + k - 1], bf16::ZERO]), small);
+        sums.iter_mut().enumerate().for_each(|(i, sums)| add_pair(sums, [rows[i * k + k - 1], bf16::ZERO], small));
     }
     sums
 }
@@ -146,28 +146,22 @@ fn transposed<const M: usize, const V: usize>(
 ) -> [[__m512; V]; M] {
     for (left, x) in left.chunks_exact(stride).zip(x.as_chunks::<LANES>().0.as_chunks::<V>().0) {
         let Some(left) = left[row..].first_chunk::<M>() else { return sums };
-        add_pairs(&mut sums, left.map(|pair| [bf16::from_bits(pair as u16), bf16::from_bits((pair >> 16) as u16)]), x);
+        sums.iter_mut().zip(left).for_each(|(sums, &left)| add_pair(sums, bytemuck::cast(left), x));
     }
     sums
 }
 
-/// Adds the products of `M` pairs with `V` vectors of pairs.
+/// Adds the products of a pair with `V` vectors of pairs.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn add_pairs<const M: usize, const V: usize>(
-    sums: &mut [[__m512; V]; M],
-    factors: [[bf16; 2]; M],
-    vectors: &[Pairs; V],
-) {
-    for (sums, [first, second]) in sums.iter_mut().zip(factors) {
-        let factor = _mm512_set1_epi32(pair(first, second).cast_signed());
-        for (sum, &vector) in sums.iter_mut().zip(vectors) {
-            // SAFETY: all have 64 bytes without padding, and every pattern of bits is a value of each.
-            #[allow(unsafe_code)]
-            let [factor, vector] =
-                unsafe { [transmute::<__m512i, __m512bh>(factor), transmute::<Pairs, __m512bh>(vector)] };
-            *sum = _mm512_dpbf16_ps(*sum, factor, vector);
-        }
+fn add_pair<const V: usize>(sums: &mut [__m512; V], [first, second]: [bf16; 2], vectors: &[Pairs; V]) {
+    let factor = _mm512_set1_epi32(pair(first, second).cast_signed());
+    for (sum, &vector) in sums.iter_mut().zip(vectors) {
+        // SAFETY: all have 64 bytes without padding, and every pattern of bits is a value of each.
+        #[allow(unsafe_code)]
+        let [factor, vector] =
+            unsafe { [transmute::<__m512i, __m512bh>(factor), transmute::<Pairs, __m512bh>(vector)] };
+        *sum = _mm512_dpbf16_ps(*sum, factor, vector);
     }
 }
 
