@@ -2,8 +2,8 @@
 //!
 //! The time of a call is a weighted sum of its quantities ([`KernelWork`]). Each kernel has weights of its own, which are
 //! fitted to its samples: some of a suite that is measured once, which covers small and large, cached and uncached work,
-//! and some of later runs. Errors are those of logarithms, so a short call counts as much as a long one, and half as much as twice as much. With few samples, the weights
-//! stay near those that the device's profile implies, times a common factor.
+//! and some of later runs. Errors are those of logarithms, so a short call counts as much as a long one, and half as much as
+//! twice as much. With few samples, the weights stay near those that the device's profile implies, times a common factor.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,15 @@ use crate::nnls::active_set;
 use crate::profile::Profile;
 use crate::sample::{self, Sample};
 
-/// How strongly a weight stays near the prior: a departure by the factor 2 counts as much as one sample that is
-/// predicted wrong by this share.
-const PULL: f64 = 0.03;
+/// How strongly a weight stays near the prior: a departure by a factor counts as much as one sample that is predicted wrong
+/// by that factor to this power. Without it, a few samples of small work, of which one quantity grows with the other, can
+/// say that either is free.
+const PULL: f64 = 0.2;
 
 /// Rounds of the fit. Each weighs the samples by the predictions of the one before.
 const ROUNDS: usize = 5;
 
-/// The most that a prediction is taken to be wrong when samples are weighed, as a factor.
+/// The most that a prediction or a weight is taken to be wrong when samples and pulls are weighed, as a factor.
 const MOST_WRONG: f64 = 10.0;
 
 /// Spread of the first prediction of a kernel, as a standard deviation of logarithms, and how many samples it is worth.
@@ -204,8 +205,10 @@ fn fit(samples: &[(KernelWork, f64)], prior: &[f64; QUANTITIES.len()]) -> [f64; 
             }
             target[i] = seconds / scale;
         }
-        for j in 0..k {
-            (rows[[m + j, j]], target[m + j]) = (PULL, PULL);
+        for (j, &q) in used.iter().enumerate() {
+            // Weighed like a sample, of which the centre is measured.
+            let pull = PULL / (weights[q] / centre[q]).max(1.0 / MOST_WRONG).sqrt();
+            (rows[[m + j, j]], target[m + j]) = (pull, pull);
         }
         for (&q, fitted) in used.iter().zip(active_set(&rows, &target)) {
             if fitted.is_finite() {
@@ -277,6 +280,27 @@ mod tests {
         times.refit();
         let twice = times.predict("gather", &gather(2e4, 2e6, 64.0, 1.0)).expect("it was measured");
         assert!((twice.seconds / 1e-2 - 1.0).abs() < 0.1 && twice.spread > 0.3, "{twice:?}");
+    }
+
+    #[test]
+    fn a_few_small_products_do_not_say_that_operations_are_free() {
+        let profile = Profile { memory_bytes_per_s: 33e9, flops_per_s: 180e9, launch_s: 1e-7, ..profile() };
+        let mut times = KernelTimes::new(&profile);
+        let product = |[rows, k, m]: [f64; 3]| {
+            KernelWork::call()
+                .with(Quantity::Rows, rows)
+                .with(Quantity::StreamedBytes, 4.0 * rows * (k + m))
+                .with(Quantity::Flops, 2.0 * rows * k * m)
+                .with(Quantity::ProductCells, rows * (k + m))
+        };
+        // Measured on a machine with this profile. The second is slow.
+        for (sizes, seconds) in [([3e3, 64.0, 16.0], 48e-6), ([3e3, 16.0, 7.0], 24e-6), ([3e3, 64.0, 16.0], 40e-6)] {
+            times.observe("linear", &product(sizes), seconds, false).expect("it is a measurement");
+        }
+        times.refit();
+        let large = product([6e4, 600.0, 128.0]);
+        let got = times.predict("linear", &large).expect("it was measured").seconds / times.by_profile(&large);
+        assert!((0.33..1.6).contains(&got), "{got} times what the profile says");
     }
 
     #[test]

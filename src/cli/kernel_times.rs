@@ -132,6 +132,12 @@ impl<'a> KernelWatch<'a> {
             (true, false) => print(&compared.text())?,
             (false, _) => {}
         }
+        if self.shows && word == CPU && !times.has_suite() {
+            say(
+                "note: the kernels of this machine were not measured yet, so predicted times are rough or missing; \
+                 `lapidary profile` measures them once, in about 90 s",
+            );
+        }
         if !cfg!(debug_assertions) {
             add_typical(&mut times, &epochs, (false, busy));
             // Forecasts are worse without, and nothing else is.
