@@ -133,10 +133,8 @@ impl<'a> KernelWatch<'a> {
             (false, _) => {}
         }
         if self.shows && word == CPU && !times.has_suite() {
-            say(
-                "note: the kernels of this machine were not measured yet, so predicted times are rough or missing; \
-                 `lapidary profile` measures them once, in about 90 s",
-            );
+            say("note: the kernels of this machine were not measured yet, so predicted times are rough or missing; \
+                 `lapidary profile` measures them once, in about 90 s");
         }
         if !cfg!(debug_assertions) {
             add_typical(&mut times, &epochs, (false, busy));
