@@ -204,6 +204,12 @@ fn size(data: &Dataset) -> usize {
     data.graph().vertex_count() + data.graph().edge_count()
 }
 
+/// Returns whether the devices that ran this graph or batch are kept for the next one, with their memory. Memory of a large
+/// graph would be kept beside later ones.
+pub(super) fn leaves_devices(predictor: &Predictor, data: &Dataset) -> bool {
+    predictor.options.devices.in_place() && size(data) <= BATCH_SIZE
+}
+
 /// What a batch leaves for the next one, if that is alike. It holds at most 1.5 times the memory of a batch on the device, and
 /// beside it that of one batch.
 #[derive(Default)]
@@ -239,9 +245,7 @@ impl Predictor {
             let prediction = pass.run_into(self, &mut session, Instant::now(), &mut lane.rows)?;
             let (plans, idle) = session.into_plans_and_devices();
             lane.plans = Some(plans);
-            // Memory of a large graph would be kept beside later ones.
-            let keeps = self.options.devices.in_place() && size(&joined) <= BATCH_SIZE;
-            lane.devices = keeps.then(|| (self.options.devices.clone(), idle));
+            lane.devices = leaves_devices(self, &joined).then(|| (self.options.devices.clone(), idle));
             Ok(prediction)
         }))?;
         let keeps = size(&joined) <= BATCH_SIZE;

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ndarray::Array2;
 
+use super::many::leaves_devices;
 use super::pass::Pass;
 use super::{Prediction, Predictor};
 use crate::bind::watched;
@@ -15,7 +16,8 @@ use crate::runtime::{Plans, Runs, Session};
 /// A predictor that keeps its devices, plan and graph between calls, for services that call it often.
 ///
 /// A call with the same dataset as the call before, or a clone of it, only runs the forward pass. A call with another
-/// dataset loads it. If its shape is the same (vertices, edges, features, halos), the plan is used again.
+/// dataset loads it. If its shape is the same (vertices, edges, features, halos), the plan is used again. On the CPU, memory of
+/// small graphs is used again for the next one.
 ///
 /// Values that depend on the dataset only, such as the sum of the features over in-neighbours, are computed once per
 /// dataset. So the logits agree with those of [`Predictor::predict`] up to rounding. Calls with the same data agree bit
@@ -104,13 +106,18 @@ impl PreparedPredictor {
 
     /// Loads `data`. Returns when planning began, and what is loaded.
     fn load(&mut self, data: &Dataset, earlier: Option<Loaded>) -> Result<(Instant, Loaded)> {
-        // The earlier session releases its devices before new ones are opened.
-        if let Some(earlier) = earlier {
-            self.plans = Some(earlier.session.into_plans());
+        // The earlier session ends before the new one begins, and leaves its devices with their memory if that is small.
+        let mut idle = Vec::new();
+        if let Some(Loaded { data, session, .. }) = earlier {
+            let (plans, devices) = session.into_plans_and_devices();
+            self.plans = Some(plans);
+            if leaves_devices(&self.predictor, &data) {
+                idle = devices;
+            }
         }
         let pass = Pass::new(&self.predictor, data, Runs::Many)?;
         let start = Instant::now();
-        let session = pass.open(&self.predictor, self.plans.as_ref())?;
+        let session = pass.open_on(&self.predictor, self.plans.as_ref(), idle)?;
         self.loaded += 1;
         self.planned += u64::from(!session.took_plans());
         Ok((start, Loaded { data: data.clone(), pass, session }))

@@ -1,7 +1,8 @@
 //! Dense products: a linear layer, and its gradients with respect to input and weight.
 //!
-//! The products themselves are in `product.rs`, each on one thread. This module splits them into tasks by sizes alone,
-//! so that the bits do not depend on the number of threads.
+//! The products themselves are in `product.rs`, each on one thread. This module splits them into tasks. Each row of a product
+//! is the same in every split. The rows of a weight gradient, which are added up, are split by sizes alone, so that the bits do
+//! not depend on the number of threads.
 
 use half::bf16;
 use pulp::Arch;
@@ -17,12 +18,17 @@ use crate::matmul::Matmul;
 use crate::op::call::Call;
 use crate::op::{Grid, Linear, Slice};
 use crate::storage_type::StorageType;
+use crate::team::threads;
 use crate::view::{MatMut, MatView};
 
-/// Rows per task. Narrow results get fewer, because reading the rows is most of the work then, and no thread should
+/// Most rows per task. Narrow results get fewer, because reading the rows is most of the work then, and no thread should
 /// wait long for the last one.
 const ROWS: usize = 1536;
 const ROWS_OF_NARROW: usize = 720;
+
+/// Tasks per thread of a product of few rows, and the fewest rows of such a task, a multiple of most tile heights.
+const TASKS_PER_THREAD: usize = 4;
+const LEAST_ROWS: usize = 96;
 
 /// Most columns of a narrow result.
 const NARROW: usize = 64;
@@ -31,7 +37,7 @@ const NARROW: usize = 64;
 const MOST_PARTS: usize = 16;
 
 /// Fewest rows of such a part.
-const LEAST_ROWS: usize = 2048;
+const ROWS_OF_PART: usize = 2048;
 
 pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork<'_>], matmul: Matmul) -> Result<()> {
     match call.inputs[0].float() {
@@ -294,7 +300,13 @@ fn weight_grad<E: Element>(
 }
 
 fn rows_of_part(n: usize) -> usize {
-    n.div_ceil(MOST_PARTS).max(LEAST_ROWS)
+    n.div_ceil(MOST_PARTS).max(ROWS_OF_PART)
+}
+
+/// Returns how many rows a task of a product of `n` rows has.
+fn rows_of_task(n: usize, width: usize) -> usize {
+    let most = if width <= NARROW { ROWS_OF_NARROW } else { ROWS };
+    n.div_ceil(TASKS_PER_THREAD * threads()).next_multiple_of(LEAST_ROWS).clamp(LEAST_ROWS, most)
 }
 
 /// Splits the rows of a product into tasks. `multiply(x, sum, out, first row)` computes `out` from some rows of `x` and of
@@ -306,7 +318,7 @@ fn times<E: Element>(
     multiply: impl Fn(&[E], Option<&[f32]>, &mut [E], usize) + Sync,
 ) {
     let (k, width) = (x.cols(), out.cols());
-    let rows = if width <= NARROW { ROWS_OF_NARROW } else { ROWS };
+    let rows = rows_of_task(x.rows(), width);
     for_chunks(out.data(), rows * width, |first, out| {
         let sum = sum.map(|sum| &sum.data()[first..][..out.len()]);
         let first = first / width;

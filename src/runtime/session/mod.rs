@@ -298,11 +298,6 @@ impl Session {
         &self.setup_seconds
     }
 
-    /// Ends the session and returns its plans, for another session.
-    pub(crate) fn into_plans(self) -> Plans {
-        self.into_plans_and_devices().0
-    }
-
     /// Ends the session and returns its plans and its devices, for another session.
     pub(crate) fn into_plans_and_devices(self) -> (Plans, Vec<IdleDevice>) {
         let Self { runtime, budgets, layouts, layout, setup, mut sequences, main, .. } = self;
