@@ -76,6 +76,28 @@ pub fn cpu_seconds() -> Option<CpuSeconds> {
     Some(CpuSeconds { own: own / TICKS, all: (user + nice + system + hard + soft + stolen) / TICKS })
 }
 
+/// Seconds of the threads that a process has, since each began.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ThreadSeconds {
+    /// In which they ran.
+    pub running: f64,
+    /// In which they could have run, and waited for a core.
+    pub waiting: f64,
+}
+
+/// Returns the seconds of this process's threads; `None` if the system does not report them.
+pub fn thread_seconds() -> Option<ThreadSeconds> {
+    let mut seconds = ThreadSeconds { running: 0.0, waiting: 0.0 };
+    for thread in std::fs::read_dir("/proc/self/task").ok()? {
+        // A thread may end meanwhile.
+        let Ok(text) = std::fs::read_to_string(thread.ok()?.path().join("schedstat")) else { continue };
+        let mut nanoseconds = text.split_whitespace().map_while(|number| number.parse::<f64>().ok());
+        seconds.running += nanoseconds.next()? * 1e-9;
+        seconds.waiting += nanoseconds.next()? * 1e-9;
+    }
+    Some(seconds)
+}
+
 /// Returns the size in bytes of the first processor's last-level cache; 32 MiB if the system does not report it.
 pub fn cache_bytes() -> u64 {
     caches().max().map_or(32 << 20, |(_, bytes)| bytes)
@@ -141,6 +163,16 @@ mod tests {
         assert!(memory_bytes() > 1 << 20);
         assert!(free_bytes() > 1 << 20 && free_bytes() <= memory_bytes());
         assert_eq!(lack(2 << 30, 1 << 30).as_deref(), Some("needs 2.0 GiB, but 1.0 GiB of memory are free"));
+    }
+
+    #[test]
+    fn threads_that_work_have_run() {
+        let start = std::time::Instant::now();
+        while start.elapsed().as_secs_f64() < 0.02 {
+            std::hint::spin_loop();
+        }
+        let Some(seconds) = thread_seconds() else { return println!("skipped: the system does not report threads") };
+        assert!(seconds.running > 0.0 && seconds.running + seconds.waiting > 0.015, "{seconds:?}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use bytesize::ByteSize;
 use lapidary_cost_model::KernelTimes;
+use lapidary_data::host::{self, ThreadSeconds};
 use lapidary_kernels::StorageType;
 use ndarray::Array2;
 use rand::{Rng, SeedableRng};
@@ -291,9 +292,10 @@ pub fn measure_kernels(mut progress: impl FnMut(usize, usize)) -> Result<SuiteRe
     Ok(SuiteReport { times, busy: busy.0, disturbed: busy.disturbs(), kept })
 }
 
-/// Runs a few epochs and adds the times of their calls. Beside other programs, the least times count.
+/// Runs a few epochs and adds the times of their calls. Beside other programs, the least times count, without the time in which
+/// threads waited for a core.
 fn observe(times: &mut KernelTimes, trainer: &mut Trainer, locality: &Locality) -> Result<()> {
-    let watch = Busy::watch();
+    let (watch, before) = (Busy::watch(), host::thread_seconds());
     trainer.start_trace();
     let mut epochs = Vec::new();
     for epoch in 0..WARM_UP + EPOCHS {
@@ -302,8 +304,33 @@ fn observe(times: &mut KernelTimes, trainer: &mut Trainer, locality: &Locality) 
             epochs.push(trainer.measured_calls(locality));
         }
     }
-    add_typical(times, &epochs, (true, watch.end()));
+    let (busy, after) = (watch.end(), host::thread_seconds());
+    let waited = before.zip(after).map_or(0.0, |(before, after)| waited(before, after));
+    if busy.disturbs() {
+        let calls = epochs.iter_mut().flatten();
+        calls.for_each(|call| call.seconds = without_waiting(call.seconds, waited));
+    }
+    add_typical(times, &epochs, (true, busy));
     Ok(())
+}
+
+/// How long a thread keeps a core that others want, in seconds.
+const TURN_S: f64 = 3e-3;
+
+/// Returns the share of their time that threads waited for a core.
+fn waited(before: ThreadSeconds, after: ThreadSeconds) -> f64 {
+    let [running, waiting] = [after.running - before.running, after.waiting - before.waiting];
+    let share = waiting / (running + waiting);
+    if share.is_finite() { share.clamp(0.0, MOST_WAITED) } else { 0.0 }
+}
+
+/// Most of its time that a thread is taken to have waited.
+const MOST_WAITED: f64 = 0.8;
+
+/// Returns the seconds of a call without those in which its threads waited, if they waited for this share of all their time.
+/// In the fastest of several epochs, a call that is shorter than a turn did not wait.
+fn without_waiting(seconds: f64, waited: f64) -> f64 {
+    seconds - (seconds - TURN_S).max(0.0) * waited
 }
 
 /// Adds for each call the median of its times in these epochs, or the least one if others were busy: disturbances only slow
@@ -326,4 +353,19 @@ pub(crate) fn typical(epochs: &[Vec<MeasuredCall>], busy: Busy) -> Vec<MeasuredC
         }
     };
     (0..calls).map(of_call).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_calls_wait_and_short_ones_do_not() {
+        let at = |running, waiting| ThreadSeconds { running, waiting };
+        assert_eq!(waited(at(1.0, 1.0), at(3.0, 3.0)), 0.5);
+        assert_eq!(waited(at(1.0, 1.0), at(1.0, 1.0)), 0.0, "nothing ran");
+        assert_eq!(waited(at(1.0, 1.0), at(1.0, 9.0)), MOST_WAITED);
+        assert_eq!(without_waiting(2e-3, 0.5), 2e-3);
+        assert!((without_waiting(20e-3, 0.5) - 11.5e-3).abs() < 1e-12);
+    }
 }

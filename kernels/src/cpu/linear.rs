@@ -28,7 +28,7 @@ const ROWS_OF_NARROW: usize = 720;
 
 /// Tasks per thread of a product of few rows, and the fewest rows of such a task, a multiple of most tile heights.
 const TASKS_PER_THREAD: usize = 4;
-const LEAST_ROWS: usize = 96;
+const LEAST_ROWS_OF_TASK: usize = 96;
 
 /// Most columns of a narrow result.
 const NARROW: usize = 64;
@@ -37,7 +37,7 @@ const NARROW: usize = 64;
 const MOST_PARTS: usize = 16;
 
 /// Fewest rows of such a part.
-const ROWS_OF_PART: usize = 2048;
+const LEAST_ROWS_OF_PART: usize = 2048;
 
 pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork<'_>], matmul: Matmul) -> Result<()> {
     match call.inputs[0].float() {
@@ -300,13 +300,13 @@ fn weight_grad<E: Element>(
 }
 
 fn rows_of_part(n: usize) -> usize {
-    n.div_ceil(MOST_PARTS).max(ROWS_OF_PART)
+    n.div_ceil(MOST_PARTS).max(LEAST_ROWS_OF_PART)
 }
 
 /// Returns how many rows a task of a product of `n` rows has.
 fn rows_of_task(n: usize, width: usize) -> usize {
     let most = if width <= NARROW { ROWS_OF_NARROW } else { ROWS };
-    n.div_ceil(TASKS_PER_THREAD * threads()).next_multiple_of(LEAST_ROWS).clamp(LEAST_ROWS, most)
+    n.div_ceil(TASKS_PER_THREAD * threads()).next_multiple_of(LEAST_ROWS_OF_TASK).clamp(LEAST_ROWS_OF_TASK, most)
 }
 
 /// Splits the rows of a product into tasks. `multiply(x, sum, out, first row)` computes `out` from some rows of `x` and of
