@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use half::bf16;
 use pulp::{Arch, Simd, WithSimd};
 
+use super::element::{Element, read, write};
 use super::exp::exp;
 use super::multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_grad};
 use super::narrow;
@@ -12,37 +14,26 @@ use super::slots::Open;
 use crate::error::{Result, check_shape};
 use crate::op::Loss;
 use crate::op::call::{Call, Part};
+use crate::storage_type::StorageType;
 use crate::view::{MatMut, MatView, MultiTargets, Targets};
 
 pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
     let Part { select, count, .. } = call.part;
-    let (logits, out) = (slots.mat(call.inputs[0])?, call.out());
-    if op == Loss::HalfSquares {
-        slots.numbers_mut(out)?.view()[0] = half_squares(logits.view());
-        return Ok(());
-    }
-    let split = slots.numbers(call.inputs[2])?;
+    let out = call.out();
     match op {
+        Loss::HalfSquares => {
+            slots.numbers_mut(out)?.view()[0] = half_squares(slots.mat(call.inputs[0])?.view());
+        }
         Loss::SoftmaxCrossEntropy(_)
         | Loss::SoftmaxCrossEntropyGrad(_)
         | Loss::WeightedSoftmaxCrossEntropy(_)
         | Loss::WeightedSoftmaxCrossEntropyGrad(_)
-        | Loss::CountCorrect(_) => {
-            let labels = slots.numbers(call.inputs[1])?;
-            let weights = call.inputs.get(3).map(|&weights| slots.numbers(weights)).transpose()?;
-            let weights = weights.as_ref().map(|weights| weights.view());
-            let targets = Targets { labels: labels.view(), split: split.view(), select };
-            match op {
-                Loss::SoftmaxCrossEntropy(_) | Loss::WeightedSoftmaxCrossEntropy(_) => {
-                    slots.numbers_mut(out)?.view()[0] = softmax_cross_entropy(logits.view(), targets, weights, count)?;
-                }
-                Loss::CountCorrect(_) => {
-                    slots.numbers_mut(out)?.view().copy_from_slice(&count_correct(logits.view(), targets)?);
-                }
-                _ => softmax_cross_entropy_grad(logits.view(), targets, weights, count, slots.mat_mut(out)?.view())?,
-            }
-        }
+        | Loss::CountCorrect(_) => match call.inputs[0].float() {
+            StorageType::F32 => softmax::<f32>(slots, op, call)?,
+            StorageType::Bf16 => softmax::<bf16>(slots, op, call)?,
+        },
         Loss::SigmoidCrossEntropy(_) | Loss::SigmoidCrossEntropyGrad(_) | Loss::CountMicro(_) => {
+            let (logits, split) = (slots.mat(call.inputs[0])?, slots.numbers(call.inputs[2])?);
             let (classes, cells) = (call.inputs[0].cols, slots.numbers(call.inputs[1])?);
             let targets = MultiTargets { targets: cells.view(), classes, split: split.view(), select };
             match op {
@@ -55,9 +46,45 @@ pub(super) fn launch(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
                 _ => sigmoid_cross_entropy_grad(logits.view(), targets, count, slots.mat_mut(out)?.view())?,
             }
         }
-        Loss::HalfSquares => unreachable!("it has no split"),
     }
     Ok(())
+}
+
+/// Does [`launch`] for softmax over logits of type `E`.
+fn softmax<E: Element>(slots: &Open<'_>, op: Loss, call: &Call) -> Result<()> {
+    let (Part { select, count, .. }, out) = (call.part, call.out());
+    let (logits, labels) = (slots.numbers::<E>(call.inputs[0])?, slots.numbers(call.inputs[1])?);
+    let split = slots.numbers(call.inputs[2])?;
+    let weights = call.inputs.get(3).map(|&weights| slots.numbers(weights)).transpose()?;
+    let weights = weights.as_ref().map(|weights| weights.view());
+    let targets = Targets { labels: labels.view(), split: split.view(), select };
+    let logits = logits.matrix(call.inputs[0]);
+    match op {
+        Loss::SoftmaxCrossEntropy(_) | Loss::WeightedSoftmaxCrossEntropy(_) => {
+            slots.numbers_mut(out)?.view()[0] = softmax_cross_entropy_as(logits, targets, weights, count)?;
+        }
+        Loss::CountCorrect(_) => {
+            slots.numbers_mut(out)?.view().copy_from_slice(&count_correct_as(logits, targets)?);
+        }
+        _ => {
+            let mut made = slots.numbers_mut::<E>(out)?;
+            softmax_cross_entropy_grad_as(logits, targets, weights, count, made.matrix(out))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns some rows of the logits as f32, and their targets.
+fn part_of<'a, E: Element>(
+    logits: MatView<'a, E>,
+    Targets { labels, split, select }: Targets<'a>,
+    rows: Range<usize>,
+    room: &'a mut Vec<f32>,
+) -> (MatView<'a>, Targets<'a>) {
+    let classes = logits.cols();
+    let cells = read(&logits.data()[rows.start * classes..rows.end * classes], room);
+    let part = MatView::new(cells, rows.len(), classes).expect("all cells of the rows");
+    (part, Targets { labels: &labels[rows.clone()], split: &split[rows], select })
 }
 
 /// Returns `1 / 2 * sum over all cells of x^2`.
@@ -92,6 +119,16 @@ pub fn softmax_cross_entropy(
     weights: Option<&[f32]>,
     count: u64,
 ) -> Result<f32> {
+    softmax_cross_entropy_as(logits, targets, weights, count)
+}
+
+/// Does [`softmax_cross_entropy`] for rows of any type.
+fn softmax_cross_entropy_as<E: Element>(
+    logits: MatView<'_, E>,
+    targets: Targets<'_>,
+    weights: Option<&[f32]>,
+    count: u64,
+) -> Result<f32> {
     const CALL: &str = "softmax_cross_entropy";
     let (n, classes) = (logits.rows(), logits.cols());
     check_targets(targets, CALL, n)?;
@@ -100,6 +137,9 @@ pub fn softmax_cross_entropy(
         return Ok(0.0);
     }
     let sums = map_chunks(n, rows_of_part(classes), |rows| {
+        let mut room = Vec::new();
+        let (logits, targets) = part_of(logits, targets, rows, &mut room);
+        let rows = 0..logits.rows();
         if classes <= narrow::MOST && weights.is_none() {
             return Arch::new().dispatch(narrow::LossPart { logits, targets, rows });
         }
@@ -129,26 +169,37 @@ pub fn softmax_cross_entropy_grad(
     targets: Targets<'_>,
     weights: Option<&[f32]>,
     count: u64,
-    mut out: MatMut<'_>,
+    out: MatMut<'_>,
+) -> Result<()> {
+    softmax_cross_entropy_grad_as(logits, targets, weights, count, out)
+}
+
+/// Does [`softmax_cross_entropy_grad`] for rows of any type.
+fn softmax_cross_entropy_grad_as<E: Element>(
+    logits: MatView<'_, E>,
+    targets: Targets<'_>,
+    weights: Option<&[f32]>,
+    count: u64,
+    mut out: MatMut<'_, E>,
 ) -> Result<()> {
     const CALL: &str = "softmax_cross_entropy_grad";
     let (n, classes) = (logits.rows(), logits.cols());
     check_targets(targets, CALL, n)?;
     check_weights(weights, CALL, classes)?;
     check_shape(CALL, "out", [n, classes], [out.rows(), out.cols()])?;
-    for_rows(out.data(), classes, |first, out| {
+    let grad_rows = |logits: MatView<'_>, targets: Targets<'_>, out: &mut [f32]| {
         if count == 0 {
             return out.fill(0.0);
         }
         if classes <= narrow::MOST && weights.is_none() {
-            return Arch::new().dispatch(narrow::GradRows { logits, targets, first, count, out });
+            return Arch::new().dispatch(narrow::GradRows { logits, targets, count, out });
         }
-        for (i, out) in out.chunks_exact_mut(classes).enumerate() {
-            let Some(label) = targets.label(first + i, classes) else {
+        for (r, out) in out.chunks_exact_mut(classes).enumerate() {
+            let Some(label) = targets.label(r, classes) else {
                 out.fill(0.0);
                 continue;
             };
-            let (_, total) = exponentials(logits.row(first + i), out);
+            let (_, total) = exponentials(logits.row(r), out);
             let weight = weight_of(weights, label);
             let factor = (weight / (total * count as f64)) as f32;
             let others = total - f64::from(out[label]);
@@ -158,6 +209,12 @@ pub fn softmax_cross_entropy_grad(
             // This form of exp / total - 1 avoids cancellation.
             out[label] = (-weight * others / (total * count as f64)) as f32;
         }
+    };
+    for_rows(out.data(), classes, |first, out| {
+        let (mut wide, mut room) = (Vec::new(), Vec::new());
+        let rows = first..first + out.len() / classes.max(1);
+        let (logits, targets) = part_of(logits, targets, rows, &mut wide);
+        write(out, &mut room, |out| grad_rows(logits, targets, out));
     });
     Ok(())
 }
@@ -170,9 +227,17 @@ pub fn softmax_cross_entropy_grad(
 /// # Errors
 /// [`crate::Error::Shape`].
 pub fn count_correct(logits: MatView<'_>, targets: Targets<'_>) -> Result<[u64; 2]> {
+    count_correct_as(logits, targets)
+}
+
+/// Does [`count_correct`] for rows of any type.
+fn count_correct_as<E: Element>(logits: MatView<'_, E>, targets: Targets<'_>) -> Result<[u64; 2]> {
     let (n, classes) = (logits.rows(), logits.cols());
     check_targets(targets, "count_correct", n)?;
     let counts = map_chunks(n, rows_of_part(classes), |rows| {
+        let mut room = Vec::new();
+        let (logits, targets) = part_of(logits, targets, rows, &mut room);
+        let rows = 0..logits.rows();
         if classes <= narrow::MOST_COUNTED {
             Arch::new().dispatch(narrow::CountPart { logits, targets, rows })
         } else {

@@ -140,11 +140,10 @@ fn logarithms(products: &mut Lanes<f64>) -> f64 {
     std::mem::replace(products, [1.0; ROWS]).iter().map(|product| product.ln()).sum()
 }
 
-/// The gradient of the loss over `count` rows with respect to the logits of rows, of which the first is row `first`.
+/// The gradient of the loss over `count` rows with respect to the logits of these rows.
 pub(super) struct GradRows<'a> {
     pub(super) logits: MatView<'a>,
     pub(super) targets: Targets<'a>,
-    pub(super) first: usize,
     pub(super) count: u64,
     pub(super) out: &'a mut [f32],
 }
@@ -154,9 +153,9 @@ impl WithSimd for GradRows<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let Self { logits, targets, first, count, out } = self;
+        let Self { logits, targets, count, out } = self;
         let (classes, count) = (logits.cols(), count as f64);
-        let rows = first..first + out.len() / classes;
+        let rows = 0..logits.rows();
         let labels = &targets.labels[rows.clone()];
         out.fill(0.0);
         for_batches(logits, targets, rows, |Batch { rows, columns }| {
