@@ -16,9 +16,9 @@ use crate::nnls::active_set;
 use crate::profile::Profile;
 use crate::sample::{self, Sample};
 
-/// How strongly a weight stays near the prior: a departure by a factor counts as much as one sample that is predicted wrong
-/// by that factor to this power. Without it, a few samples of small work, of which one quantity grows with the other, can
-/// say that either is free.
+/// How strongly a weight stays near the prior: a weight that is twice as large, or half as large, counts as much as one sample
+/// that is predicted 15 % wrong. If the pull is weak, a few samples in which two quantities grow alike can make one of them
+/// nearly free.
 const PULL: f64 = 0.2;
 
 /// Rounds of the fit. Each weighs the samples by the predictions of the one before.
@@ -206,7 +206,7 @@ fn fit(samples: &[(KernelWork, f64)], prior: &[f64; QUANTITIES.len()]) -> [f64; 
             target[i] = seconds / scale;
         }
         for (j, &q) in used.iter().enumerate() {
-            // Weighed like a sample, of which the centre is measured.
+            // Like a sample whose measured value is the centre.
             let pull = PULL / (weights[q] / centre[q]).max(1.0 / MOST_WRONG).sqrt();
             (rows[[m + j, j]], target[m + j]) = (pull, pull);
         }

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use bytesize::ByteSize;
 use lapidary_cost_model::KernelTimes;
-use lapidary_data::host::{self, ThreadSeconds};
 use lapidary_kernels::StorageType;
 use ndarray::Array2;
 use rand::{Rng, SeedableRng};
@@ -17,6 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::dataset::generate::{RmatOptions, rmat};
 use crate::dataset::{Arrays, Dataset};
 use crate::error::Result;
+use crate::host::{self, ThreadSeconds};
 use crate::model::{Model, ModelConfig};
 use crate::plan::Locality;
 use crate::profile::{self, Busy, CPU};
@@ -304,11 +304,12 @@ fn observe(times: &mut KernelTimes, trainer: &mut Trainer, locality: &Locality) 
             epochs.push(trainer.measured_calls(locality));
         }
     }
-    let (busy, after) = (watch.end(), host::thread_seconds());
-    let waited = before.zip(after).map_or(0.0, |(before, after)| waited(before, after));
-    if busy.disturbs() {
-        let calls = epochs.iter_mut().flatten();
-        calls.for_each(|call| call.seconds = without_waiting(call.seconds, waited));
+    let busy = watch.end();
+    if busy.disturbs()
+        && let Some((before, after)) = before.zip(host::thread_seconds())
+    {
+        let share = share_of_waiting(before, after);
+        epochs.iter_mut().flatten().for_each(|call| call.seconds = without_waiting(call.seconds, share));
     }
     add_typical(times, &epochs, (true, busy));
     Ok(())
@@ -317,20 +318,20 @@ fn observe(times: &mut KernelTimes, trainer: &mut Trainer, locality: &Locality) 
 /// How long a thread keeps a core that others want, in seconds.
 const TURN_S: f64 = 3e-3;
 
+/// Most of its time that a thread is taken to have waited for a core.
+const MOST_WAITED: f64 = 0.8;
+
 /// Returns the share of their time that threads waited for a core.
-fn waited(before: ThreadSeconds, after: ThreadSeconds) -> f64 {
+fn share_of_waiting(before: ThreadSeconds, after: ThreadSeconds) -> f64 {
     let [running, waiting] = [after.running - before.running, after.waiting - before.waiting];
     let share = waiting / (running + waiting);
     if share.is_finite() { share.clamp(0.0, MOST_WAITED) } else { 0.0 }
 }
 
-/// Most of its time that a thread is taken to have waited.
-const MOST_WAITED: f64 = 0.8;
-
 /// Returns the seconds of a call without those in which its threads waited, if they waited for this share of all their time.
 /// In the fastest of several epochs, a call that is shorter than a turn did not wait.
-fn without_waiting(seconds: f64, waited: f64) -> f64 {
-    seconds - (seconds - TURN_S).max(0.0) * waited
+fn without_waiting(seconds: f64, share: f64) -> f64 {
+    seconds - (seconds - TURN_S).max(0.0) * share
 }
 
 /// Adds for each call the median of its times in these epochs, or the least one if others were busy: disturbances only slow
@@ -362,9 +363,9 @@ mod tests {
     #[test]
     fn long_calls_wait_and_short_ones_do_not() {
         let at = |running, waiting| ThreadSeconds { running, waiting };
-        assert_eq!(waited(at(1.0, 1.0), at(3.0, 3.0)), 0.5);
-        assert_eq!(waited(at(1.0, 1.0), at(1.0, 1.0)), 0.0, "nothing ran");
-        assert_eq!(waited(at(1.0, 1.0), at(1.0, 9.0)), MOST_WAITED);
+        assert_eq!(share_of_waiting(at(1.0, 1.0), at(3.0, 3.0)), 0.5);
+        assert_eq!(share_of_waiting(at(1.0, 1.0), at(1.0, 1.0)), 0.0, "nothing ran");
+        assert_eq!(share_of_waiting(at(1.0, 1.0), at(1.0, 9.0)), MOST_WAITED);
         assert_eq!(without_waiting(2e-3, 0.5), 2e-3);
         assert!((without_waiting(20e-3, 0.5) - 11.5e-3).abs() < 1e-12);
     }

@@ -90,15 +90,17 @@ pub(super) fn add_transposed_times(left: &[bf16], x: &[bf16], [m, width]: [usize
     let panels = panels(width, 0);
     // Rows whose distance is a power of two would compete for the same few sets of the first-level cache.
     let stride = if m.is_multiple_of(4 * LANES) { m + LANES } else { m };
+    let arch = Arch::new();
     let mut left_pairs = vec![0; BLOCK * stride];
     let mut x_pairs = vec![0; BLOCK * PANEL * LANES];
     for (left, x) in left.chunks(2 * BLOCK * m).zip(x.chunks(2 * BLOCK * width)) {
         let pairs = (left.len() / m).div_ceil(2);
-        pair_rows(left, m, 0..m, 0, stride, &mut left_pairs);
+        arch.dispatch(PairRows { from: left, width: m, columns: 0..m, next: 0, to: &mut left_pairs, stride });
         for (i, panel) in panels.iter().enumerate() {
             // Rows are far apart for the processor to see what is read next.
-            let next = panels.get(i + 1).map_or(2 * BLOCK * width, |next| next.columns.start);
-            pair_rows(x, width, panel.columns.clone(), next - panel.columns.start, panel.stride, &mut x_pairs);
+            let next = panels.get(i + 1).map_or(2 * BLOCK * width, |next| next.columns.start) - panel.columns.start;
+            let columns = panel.columns.clone();
+            arch.dispatch(PairRows { from: x, width, columns, next, to: &mut x_pairs, stride: panel.stride });
             let (left, x) = (&left_pairs[..pairs * stride], &x_pairs[..pairs * panel.stride]);
             let sizes = [m, width];
             run(Work::Block { left, stride, x, panel, sizes, out: &mut *out });
@@ -106,21 +108,18 @@ pub(super) fn add_transposed_times(left: &[bf16], x: &[bf16], [m, width]: [usize
     }
 }
 
-/// Puts the cells of every two rows side by side, for some columns. `stride` is the distance of the pairs of two rows.
-/// Fills the rest of an incomplete panel with zeros, and the second row of the last pair if there is none. Prefetches as many
-/// cells of each row, `next` cells further on.
-fn pair_rows(from: &[bf16], width: usize, columns: Range<usize>, next: usize, stride: usize, to: &mut [u32]) {
-    Arch::new().dispatch(PairRows { from, width, columns, next, stride, to });
-}
-
-/// The arguments of [`pair_rows`].
+/// Puts the cells of every two rows side by side, for some columns. Fills the rest of an incomplete panel with zeros, and the
+/// second row of the last pair if there is none.
 struct PairRows<'a> {
+    /// Rows of `width` cells.
     from: &'a [bf16],
     width: usize,
     columns: Range<usize>,
+    /// How many cells further on those are that are read next. They are prefetched.
     next: usize,
-    stride: usize,
     to: &'a mut [u32],
+    /// The distance of the pairs of two rows.
+    stride: usize,
 }
 
 impl WithSimd for PairRows<'_> {
@@ -129,7 +128,7 @@ impl WithSimd for PairRows<'_> {
     // The compiler makes vectors of the loop over columns.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let Self { from, width, columns, next, stride, to } = self;
+        let Self { from, width, columns, next, to, stride } = self;
         for (rows, to) in from.chunks(2 * width).zip(to.chunks_exact_mut(stride)) {
             for start in [columns.start + next, columns.start + next + width] {
                 (0..columns.len()).step_by(2 * LANES).for_each(|column| prefetch(rows, start + column));

@@ -5,7 +5,7 @@
 //! not depend on the number of threads.
 
 use half::bf16;
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 
 use super::bf16_product::{self, PackedPairs};
 use super::element::Element;
@@ -344,7 +344,6 @@ pub fn column_sum(x: MatView<'_>, out: &mut [f32]) -> Result<()> {
 
 /// Does [`column_sum`] for rows of any type.
 fn column_sum_as<E: Element>(x: MatView<'_, E>, out: &mut [f32]) -> Result<()> {
-    const BLOCK: usize = 64;
     const MOST_PARTS: usize = 64;
     const LEAST_ROWS: usize = 1024;
     let (n, d) = (x.rows(), x.cols());
@@ -354,30 +353,43 @@ fn column_sum_as<E: Element>(x: MatView<'_, E>, out: &mut [f32]) -> Result<()> {
     }
     let sums = map_chunks(n, n.div_ceil(MOST_PARTS).max(LEAST_ROWS), |rows| {
         let mut sum = vec![0.0f64; d];
-        let mut block_sum = vec![0.0f32; d];
-        // Without the attribute, the closure is a function of its own, without the vectors of `dispatch`.
-        Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                for block in x.data()[rows.start * d..rows.end * d].chunks(BLOCK * d) {
-                    block_sum.fill(0.0);
-                    for row in block.chunks_exact(d) {
-                        for (sum, &x) in block_sum.iter_mut().zip(row) {
-                            *sum += x.wide();
-                        }
-                    }
-                    for (sum, &block) in sum.iter_mut().zip(&block_sum) {
-                        *sum += f64::from(block);
-                    }
-                }
-            },
-        );
+        let x = &x.data()[rows.start * d..rows.end * d];
+        Arch::new().dispatch(SumRows { x, sum: &mut sum });
         sum
     });
     for (column, out) in out.iter_mut().enumerate() {
         *out = sums.iter().map(|sum| sum[column]).sum::<f64>() as f32;
     }
     Ok(())
+}
+
+/// Adds rows to `sum`.
+struct SumRows<'a, E> {
+    x: &'a [E],
+    sum: &'a mut [f64],
+}
+
+impl<E: Element> WithSimd for SumRows<'_, E> {
+    type Output = ();
+
+    // The compiler makes vectors of the loops over columns.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        const BLOCK: usize = 64;
+        let Self { x, sum } = self;
+        let mut block_sum = vec![0.0f32; sum.len()];
+        for block in x.chunks(BLOCK * sum.len()) {
+            block_sum.fill(0.0);
+            for row in block.chunks_exact(sum.len()) {
+                for (sum, &x) in block_sum.iter_mut().zip(row) {
+                    *sum += x.wide();
+                }
+            }
+            for (sum, &block) in sum.iter_mut().zip(&block_sum) {
+                *sum += f64::from(block);
+            }
+        }
+    }
 }
 
 /// Copies a rectangle of `x`, whose size was checked.

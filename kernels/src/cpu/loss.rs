@@ -87,6 +87,19 @@ fn part_of<'a, E: Element>(
     (part, Targets { labels: &labels[rows.clone()], split: &split[rows], select })
 }
 
+/// Calls `f` for parts of consecutive rows, whose number depends on the classes alone. Returns one value per part, in order.
+fn map_parts<E: Element, R: Send>(
+    logits: MatView<'_, E>,
+    targets: Targets<'_>,
+    f: impl Fn(MatView<'_>, Targets<'_>) -> R + Sync,
+) -> Vec<R> {
+    map_chunks(logits.rows(), rows_of_part(logits.cols()), |rows| {
+        let mut room = Vec::new();
+        let (logits, targets) = part_of(logits, targets, rows, &mut room);
+        f(logits, targets)
+    })
+}
+
 /// Returns `1 / 2 * sum over all cells of x^2`.
 ///
 /// # Shapes
@@ -136,16 +149,13 @@ fn softmax_cross_entropy_as<E: Element>(
     if count == 0 || classes == 0 {
         return Ok(0.0);
     }
-    let sums = map_chunks(n, rows_of_part(classes), |rows| {
-        let mut room = Vec::new();
-        let (logits, targets) = part_of(logits, targets, rows, &mut room);
-        let rows = 0..logits.rows();
+    let sums = map_parts(logits, targets, |logits, targets| {
         if classes <= narrow::MOST && weights.is_none() {
-            return Arch::new().dispatch(narrow::LossPart { logits, targets, rows });
+            return Arch::new().dispatch(narrow::LossPart { logits, targets });
         }
         let mut exps = vec![0.0; classes];
         let mut sum = 0.0;
-        for r in rows {
+        for r in 0..logits.rows() {
             if let Some(label) = targets.label(r, classes) {
                 let (largest, total) = exponentials(logits.row(r), &mut exps);
                 let loss = total.ln() - (f64::from(logits.row(r)[label]) - f64::from(largest));
@@ -234,14 +244,11 @@ pub fn count_correct(logits: MatView<'_>, targets: Targets<'_>) -> Result<[u64; 
 fn count_correct_as<E: Element>(logits: MatView<'_, E>, targets: Targets<'_>) -> Result<[u64; 2]> {
     let (n, classes) = (logits.rows(), logits.cols());
     check_targets(targets, "count_correct", n)?;
-    let counts = map_chunks(n, rows_of_part(classes), |rows| {
-        let mut room = Vec::new();
-        let (logits, targets) = part_of(logits, targets, rows, &mut room);
-        let rows = 0..logits.rows();
+    let counts = map_parts(logits, targets, |logits, targets| {
         if classes <= narrow::MOST_COUNTED {
-            Arch::new().dispatch(narrow::CountPart { logits, targets, rows })
+            Arch::new().dispatch(narrow::CountPart { logits, targets })
         } else {
-            Arch::new().dispatch(CountPart { logits, targets, rows })
+            Arch::new().dispatch(CountPart { logits, targets })
         }
     });
     Ok(counts.iter().fold([0, 0], |sum, part| [sum[0] + part[0], sum[1] + part[1]]))
@@ -261,11 +268,10 @@ fn weight_of(weights: Option<&[f32]>, label: usize) -> f64 {
     weights.map_or(1.0, |weights| f64::from(weights[label]))
 }
 
-/// The selected rows of a range whose largest logit is at the label, and all selected rows.
+/// The selected rows whose largest logit is at the label, and all selected rows.
 struct CountPart<'a> {
     logits: MatView<'a>,
     targets: Targets<'a>,
-    rows: Range<usize>,
 }
 
 impl WithSimd for CountPart<'_> {
@@ -273,9 +279,9 @@ impl WithSimd for CountPart<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> [u64; 2] {
-        let Self { logits, targets, rows } = self;
+        let Self { logits, targets } = self;
         let mut counts = [0, 0];
-        for r in rows {
+        for r in 0..logits.rows() {
             if let Some(label) = targets.label(r, logits.cols()) {
                 let row = logits.row(r);
                 let largest = largest(simd, row);

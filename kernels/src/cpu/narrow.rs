@@ -7,8 +7,6 @@
 // A step reads and writes the same lane of several arrays.
 #![allow(clippy::needless_range_loop)]
 
-use std::ops::Range;
-
 use pulp::{Simd, WithSimd};
 
 use super::exp::exp;
@@ -37,16 +35,15 @@ struct Batch<'a> {
     columns: &'a mut [Lanes],
 }
 
-/// Calls `f` for the selected rows of a range, [`ROWS`] of them at a time. Rows are numbered from the range's first.
+/// Calls `f` for the selected rows, [`ROWS`] of them at a time.
 #[inline(always)]
-fn for_batches(logits: MatView<'_>, targets: Targets<'_>, rows: Range<usize>, mut f: impl FnMut(Batch<'_>)) {
+fn for_batches(logits: MatView<'_>, targets: Targets<'_>, mut f: impl FnMut(Batch<'_>)) {
     let classes = logits.cols();
-    let selected = selected(targets, rows.clone(), classes);
-    let data = &logits.data()[rows.start * classes..rows.end * classes];
+    let selected = selected(targets, classes);
     let mut columns = [[0.0; ROWS]; MOST];
     for rows in selected.chunks(ROWS) {
         for (lane, &row) in rows.iter().enumerate() {
-            let row = &data[row as usize * classes..][..classes];
+            let row = logits.row(row as usize);
             for (column, &x) in columns.iter_mut().zip(row) {
                 column[lane] = x;
             }
@@ -55,12 +52,12 @@ fn for_batches(logits: MatView<'_>, targets: Targets<'_>, rows: Range<usize>, mu
     }
 }
 
-/// Returns the numbers of the selected rows, counted from the range's first. Which rows are selected decides no branch.
+/// Returns the numbers of the selected rows. Which rows are selected decides no branch.
 #[inline(always)]
-fn selected(targets: Targets<'_>, rows: Range<usize>, classes: usize) -> Vec<u32> {
-    let mut selected = vec![0; rows.len()];
+fn selected(targets: Targets<'_>, classes: usize) -> Vec<u32> {
+    let mut selected = vec![0; targets.labels.len()];
     let mut count = 0;
-    for (row, (&label, &split)) in targets.labels[rows.clone()].iter().zip(&targets.split[rows]).enumerate() {
+    for (row, (&label, &split)) in targets.labels.iter().zip(targets.split).enumerate() {
         selected[count] = row as u32;
         count += usize::from((split == targets.select) & ((label as usize) < classes));
     }
@@ -96,11 +93,10 @@ fn exponentials(columns: &mut [Lanes], largest: &Lanes) -> Lanes<f64> {
     totals
 }
 
-/// The sum over the selected rows of a range of `-log softmax(row)[label]`.
+/// The sum over the selected rows of `-log softmax(row)[label]`.
 pub(super) struct LossPart<'a> {
     pub(super) logits: MatView<'a>,
     pub(super) targets: Targets<'a>,
-    pub(super) rows: Range<usize>,
 }
 
 impl WithSimd for LossPart<'_> {
@@ -108,12 +104,12 @@ impl WithSimd for LossPart<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) -> f64 {
-        let Self { logits, targets, rows } = self;
-        let labels = &targets.labels[rows.clone()];
+        let Self { logits, targets } = self;
+        let labels = targets.labels;
         // The sum of logarithms is the logarithm of the product.
         let (mut products, mut factors, mut sum) = ([1.0f64; ROWS], 0, 0.0);
         let mut below = [0.0f64; ROWS];
-        for_batches(logits, targets, rows, |Batch { rows, columns }| {
+        for_batches(logits, targets, |Batch { rows, columns }| {
             let mut wanted = [0.0f32; ROWS];
             for (lane, &row) in rows.iter().enumerate() {
                 wanted[lane] = columns[labels[row as usize] as usize][lane];
@@ -155,10 +151,9 @@ impl WithSimd for GradRows<'_> {
     fn with_simd<S: Simd>(self, _simd: S) {
         let Self { logits, targets, count, out } = self;
         let (classes, count) = (logits.cols(), count as f64);
-        let rows = 0..logits.rows();
-        let labels = &targets.labels[rows.clone()];
+        let labels = targets.labels;
         out.fill(0.0);
-        for_batches(logits, targets, rows, |Batch { rows, columns }| {
+        for_batches(logits, targets, |Batch { rows, columns }| {
             let largest = largest(columns);
             let totals = exponentials(columns, &largest);
             let mut factors = [0.0f32; ROWS];
@@ -190,11 +185,10 @@ impl WithSimd for GradRows<'_> {
     }
 }
 
-/// The selected rows of a range whose largest logit is at the label, and all selected rows.
+/// The selected rows whose largest logit is at the label, and all selected rows.
 pub(super) struct CountPart<'a> {
     pub(super) logits: MatView<'a>,
     pub(super) targets: Targets<'a>,
-    pub(super) rows: Range<usize>,
 }
 
 impl WithSimd for CountPart<'_> {
@@ -202,10 +196,10 @@ impl WithSimd for CountPart<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) -> [u64; 2] {
-        let Self { logits, targets, rows } = self;
-        let labels = &targets.labels[rows.clone()];
+        let Self { logits, targets } = self;
+        let labels = targets.labels;
         let mut counts = [0, 0];
-        for_batches(logits, targets, rows, |Batch { rows, columns }| {
+        for_batches(logits, targets, |Batch { rows, columns }| {
             let largest = largest(columns);
             // A row of NaN has no largest logit.
             let mut first = [u32::MAX; ROWS];
@@ -232,7 +226,7 @@ mod tests {
         let (logits, labels, split) = (vec![0.5; n * classes], vec![2; n], vec![0; n]);
         let logits = MatView::new(&logits, n, classes).expect("the size is right");
         let targets = Targets { labels: &labels, split: &split, select: 0 };
-        let loss = pulp::Arch::new().dispatch(LossPart { logits, targets, rows: 0..n });
+        let loss = pulp::Arch::new().dispatch(LossPart { logits, targets });
         let want = n as f64 * (classes as f64).ln();
         assert!((loss - want).abs() <= 1e-9 * want, "{loss}, not {want}");
     }
