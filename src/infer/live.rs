@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Instant;
 
+use fixedbitset::FixedBitSet;
 use half::bf16;
 use lapidary_kernels::{HostSlot, NoHostMemory, Shared, Slot, SpareArrays, StorageType};
 use ndarray::{Array2, ArrayView2};
@@ -12,7 +13,7 @@ use rayon::prelude::*;
 use super::Predictor;
 use super::evaluation::{LOGITS, output_name};
 use super::pass::{Pass, write_weights};
-use super::stored_rows::{StoredRows, replace_rows};
+use super::stored_rows::{ChangedRows, StoredRows, replace_rows};
 use crate::bind::watched;
 use crate::dataset::{Arrays, Dataset, FeatureNorm};
 use crate::error::{Error, Result};
@@ -24,6 +25,8 @@ use crate::sample::{BatchKey, Fanout, Fanouts, MiniBatch, NeighborSampler, Sampl
 
 /// Most vertices and edges of a run, so that its memory is bounded.
 const MOST_EDGES: u64 = 1 << 22;
+/// From this share of the vertices and edges on, a stage computes all rows, with edges that are made once: `1 / WHOLE`.
+const WHOLE: u64 = 2;
 
 /// The predictions for a graph some of whose features change, kept up to date.
 ///
@@ -91,6 +94,15 @@ struct Stage {
     first_level: FirstLevel,
     /// What it makes: the name in the program, and where it belongs.
     makes: Vec<(String, Place)>,
+    /// What it reads of the graph if it computes all rows, once it has.
+    whole: Option<OfGraph>,
+}
+
+/// What a run reads that only a change of the graph would change.
+#[derive(Clone, Debug)]
+struct OfGraph {
+    sizes: LevelSizes,
+    values: Vec<(Slot, HostSlot)>,
 }
 
 /// Where the rows that a stage makes belong.
@@ -178,7 +190,13 @@ impl Predictor {
         };
         let is_roomy = self.options.devices.in_place() && self.options.device_memory.is_none();
         let in_place = gathers > 0 && is_roomy && program.origins().keys().all(is_there);
-        Stage { gathers, program, first_level: if in_place { FirstLevel::Graph } else { FirstLevel::Drawn }, makes }
+        Stage {
+            gathers,
+            program,
+            first_level: if in_place { FirstLevel::Graph } else { FirstLevel::Drawn },
+            makes,
+            whole: None,
+        }
     }
 
     /// Opens the first device for the stages.
@@ -283,21 +301,29 @@ impl LivePredictions {
         let mut gathers = 0;
         for phase in 0..self.stages.len() {
             for _ in gathers..self.stages[phase].gathers {
-                let graph = &self.readers;
-                let readers = rows.par_iter().flat_map_iter(|&v| graph.sources(v as usize).iter().copied());
-                let readers: Vec<u32> = readers.collect();
-                rows.extend(readers);
-                sort_unique(&mut rows);
+                rows = with_readers(&self.readers, &rows);
             }
             gathers = self.stages[phase].gathers;
+            if self.takes_all(phase, &rows) {
+                self.run(phase, &rows, true)?;
+                continue;
+            }
             let mut rest = &rows[..];
             while !rest.is_empty() {
                 let (some, later) = rest.split_at(self.rows_of_a_run(rest));
-                self.run(phase, some)?;
+                self.run(phase, some, false)?;
                 rest = later;
             }
         }
         Ok(rows)
+    }
+
+    /// Returns whether a stage that has to compute these rows computes all.
+    fn takes_all(&self, phase: usize, rows: &[u32]) -> bool {
+        let (graph, starts) = (self.data.graph(), self.data.graph().indptr());
+        let all = (graph.vertex_count() + graph.edge_count()) as u64;
+        let some: u64 = rows.par_iter().map(|&v| 1 + starts[v as usize + 1] - starts[v as usize]).sum();
+        self.stages[phase].first_level == FirstLevel::Graph && all <= MOST_EDGES && WHOLE * some >= all
     }
 
     /// Returns how many of these rows run together.
@@ -310,18 +336,28 @@ impl LivePredictions {
         sizes.take_while(|&size| size <= MOST_EDGES).count().max(1)
     }
 
-    /// Computes the rows of some vertices that a stage makes.
-    fn run(&mut self, phase: usize, rows: &[u32]) -> Result<()> {
-        let first_level = self.stages[phase].first_level;
-        let mut drawn = self.drawn(phase, rows)?;
-        let sizes = level_sizes(self.supply.inputs(), &drawn, first_level);
+    /// Computes the rows of some vertices that a stage makes; with `all`, those of the others too, which are then dropped.
+    fn run(&mut self, phase: usize, rows: &[u32], all: bool) -> Result<()> {
+        let every: Vec<u32> = if all { (0..self.data.graph().vertex_count() as u32).collect() } else { Vec::new() };
+        let computed = if all { &every[..] } else { rows };
+        let known = self.stages[phase].whole.clone().filter(|_| all);
+        let mut drawn = self.drawn(phase, computed, known.is_some())?;
+        let of_graph = known.unwrap_or_else(|| {
+            let first_level = self.stages[phase].first_level;
+            OfGraph { sizes: level_sizes(self.supply.inputs(), &drawn, first_level), values: Vec::new() }
+        });
         let mut spare = std::mem::take(&mut self.spare);
-        let values = self.values(phase, &drawn, &mut spare);
+        let values = self.values(phase, &drawn, &of_graph.values, &mut spare);
         self.spare = spare;
         let values = values.map_err(|source| Error::Batch { stage: "gathering", batch: phase as u64 + 1, source })?;
+        if all && self.stages[phase].whole.is_none() {
+            self.stages[phase].whole = Some(OfGraph { values: self.of_graph(phase, &values), ..of_graph });
+        }
+        let sizes = of_graph.sizes;
         let share = BatchShare { sizes, vertices: std::mem::take(&mut drawn.vertices), values };
         self.scratch.take_back(drawn);
         self.session.run_batch(&[phase], &[], &[], SharedBatch { own: vec![share], sizes: vec![sizes] }, [false; 2])?;
+        let rows = if all { ChangedRows::OfAll(rows) } else { ChangedRows::Alone(rows) };
         for (name, place) in &self.stages[phase].makes {
             let made = self.session.show(phase, name)?;
             let all = match place {
@@ -346,11 +382,23 @@ impl LivePredictions {
         Ok(())
     }
 
-    /// Returns the in-edges of some vertices, if the stage gathers.
-    fn drawn(&mut self, phase: usize, rows: &[u32]) -> Result<MiniBatch> {
+    /// Returns those values of a run of a stage that only a change of the graph would change.
+    fn of_graph(&self, phase: usize, values: &[(Slot, HostSlot)]) -> Vec<(Slot, HostSlot)> {
+        let contents = self.session.batch_contents(&[phase]);
+        let changes = |slot: Slot| {
+            let of_batch =
+                contents.iter().find(|(other, _)| *other == slot).and_then(|(_, contents)| contents.of_batch());
+            of_batch
+                .is_some_and(|(origin, _)| matches!(origin, Origin::Made(_) | Origin::Features | Origin::FeatureValues))
+        };
+        values.iter().filter(|(slot, _)| !changes(*slot)).cloned().collect()
+    }
+
+    /// Returns the in-edges of some vertices, if the stage gathers and they are not known.
+    fn drawn(&mut self, phase: usize, rows: &[u32], known: bool) -> Result<MiniBatch> {
         let (graph, vertices, seeds) = (self.data.graph(), rows.to_vec(), rows.len());
         let Stage { gathers, first_level, .. } = self.stages[phase];
-        if gathers == 0 {
+        if gathers == 0 || known {
             return Ok(MiniBatch { vertices, seeds, blocks: Vec::new(), edges: Vec::new(), stands_for: Vec::new() });
         }
         let (all, key) = (NeighborSampler::new(Fanouts(vec![Fanout::All])), BatchKey { seed: 0, epoch: 0, batch: 0 });
@@ -364,15 +412,20 @@ impl LivePredictions {
                     }
                     None => Vec::new(),
                 };
-                let stands_for = vec![vec![1.0; block.edge_count()]];
-                Ok(MiniBatch { vertices, seeds, blocks: vec![block], edges: vec![edges], stands_for })
+                Ok(MiniBatch { vertices, seeds, blocks: vec![block], edges: vec![edges], stands_for: vec![Vec::new()] })
             }
         };
         Ok(drawn.map_err(crate::dataset::Error::from)?)
     }
 
-    /// Returns what a run of a stage reads of these vertices.
-    fn values(&self, phase: usize, drawn: &MiniBatch, spare: &mut SpareArrays) -> Gathered<Vec<(Slot, HostSlot)>> {
+    /// Returns what a run of a stage reads of these vertices. Some of it may be known.
+    fn values(
+        &self,
+        phase: usize,
+        drawn: &MiniBatch,
+        known: &[(Slot, HostSlot)],
+        spare: &mut SpareArrays,
+    ) -> Gathered<Vec<(Slot, HostSlot)>> {
         let contents = self.session.batch_contents(&[phase]);
         let first_level = self.stages[phase].first_level;
         let mut batch = Batch::new(&self.supply, drawn).with_first_level(first_level);
@@ -384,8 +437,14 @@ impl LivePredictions {
             batch = batch.with_features(feature_rows((data, *width), &self.changed, &drawn.vertices, spare)?);
         }
         let value = |(slot, contents): (Slot, Contents)| {
+            if let Some((_, value)) = known.iter().find(|(other, _)| *other == slot) {
+                return Ok((slot, value.clone()));
+            }
             let value = match contents.of_batch() {
                 Some((&Origin::Made(number), 0)) if first_level == FirstLevel::Graph => self.made[number].all(),
+                Some((&Origin::Made(number), _)) if drawn.seeds == self.data.graph().vertex_count() => {
+                    self.made[number].all()
+                }
                 Some((&Origin::Made(number), 0)) => self.made[number].some(&drawn.vertices, spare)?,
                 Some((&Origin::Made(number), _)) => self.made[number].some(&drawn.vertices[..drawn.seeds], spare)?,
                 _ => batch.get(&contents)?,
@@ -432,8 +491,31 @@ fn no_memory(NoHostMemory { need_bytes }: NoHostMemory) -> Error {
     Error::Device { device: "host".into(), op: "keeping what the layers made".into(), source }
 }
 
+/// Returns vertices and those that read them, ascending.
+///
+/// # Cost
+/// O(vertices and their readers), and a bit for every vertex of the graph; O(r log r) for r readers if they are few.
+fn with_readers(readers: &Graph, vertices: &[u32]) -> Vec<u32> {
+    /// The bits of so many vertices cost as much as a reader in a list that is sorted.
+    const BITS_A_READER: usize = 1024;
+    let all = readers.vertex_count();
+    let count: usize = vertices.par_iter().map(|&v| readers.in_degree(v as usize) as usize).sum();
+    if count.saturating_mul(BITS_A_READER) < all {
+        let of_some = vertices.iter().flat_map(|&v| readers.sources(v as usize).iter().copied());
+        let mut some: Vec<u32> = of_some.chain(vertices.iter().copied()).collect();
+        sort_unique(&mut some);
+        return some;
+    }
+    let mut reads = FixedBitSet::with_capacity(all);
+    for &v in vertices {
+        reads.insert(v as usize);
+        readers.sources(v as usize).iter().for_each(|&reader| reads.insert(reader as usize));
+    }
+    reads.ones().map(|v| v as u32).collect()
+}
+
 fn sort_unique(vertices: &mut Vec<u32>) {
-    vertices.par_sort_unstable();
+    vertices.sort_unstable();
     vertices.dedup();
 }
 
@@ -444,7 +526,7 @@ mod tests {
 
     use super::FirstLevel::{Drawn, Graph};
     use super::*;
-    use crate::model::Model;
+    use crate::model::{Model, ModelConfig};
     use crate::runtime::Devices;
     use crate::train::Trainer;
 
@@ -465,5 +547,55 @@ mod tests {
         let of_sage = first_levels(&sage, |predictor| predictor.devices(Devices::cpu()));
         assert_eq!(of_sage.last(), Some(&Graph), "{of_sage:?}");
         assert!(of_sage[..of_sage.len() - 1].iter().all(|level| *level == Drawn), "{of_sage:?}");
+    }
+
+    #[test]
+    fn a_change_that_reaches_most_vertices_reads_edges_that_are_made_once() {
+        let data = Dataset::builtin("planted").unwrap();
+        let (n, width) = (data.graph().vertex_count(), data.feature_width());
+        let starts = data.graph().indptr();
+        let edges = |v: &u32| starts[*v as usize + 1] - starts[*v as usize];
+        let mut most: Vec<u32> = (0..n as u32).collect();
+        most.sort_by_key(|v| std::cmp::Reverse(edges(v)));
+        most.truncate(n / 3);
+        let crate::dataset::Features::Dense(dense) = data.features().unwrap() else { panic!("they are dense") };
+        for name in ["gcn", "sage", "gin", "gat", "commnet", "resgcn"] {
+            let mut features = Array2::from_shape_vec((n, width), dense.data().to_vec()).unwrap();
+            let model = ModelConfig::new(name, &[width, 8, 8, data.class_count()]);
+            let model = Model::from_config(model).unwrap();
+            let trainer = Trainer::builder(&model, &data).devices(Devices::cpu()).build().unwrap();
+            let predictor = trainer.predictor().unwrap().feature_norm(FeatureNorm::None);
+            let mut live = predictor.live(&data).unwrap();
+            for round in 0..3 {
+                let rows = Array2::from_shape_fn((most.len(), width), |(v, c)| ((v * 7 + c + round) % 5) as f32 * 0.1);
+                most.iter().zip(rows.rows()).for_each(|(&v, row)| features.row_mut(v as usize).assign(&row));
+                let before = live.logits().clone();
+                let update = live.update(&most, rows.view()).unwrap();
+                let arrays = Arrays::new(data.graph().clone()).directed(data.directed()).features(features.clone());
+                let want = predictor.predict(&Dataset::from_arrays(arrays).unwrap()).unwrap();
+                let far = live.logits().iter().zip(&want).fold(0f32, |far, (a, b)| far.max((a - b).abs()));
+                assert!(far < 1e-5, "{name}, round {round}: {far}");
+                for v in (0..n).filter(|v| !update.vertices.contains(&(*v as u32))) {
+                    assert_eq!(live.logits().row(v), before.row(v), "a row that does not depend on the change");
+                }
+            }
+            let of_graph = live.stages.iter().filter(|stage| stage.first_level == Graph);
+            assert!(of_graph.clone().count() > 0 && of_graph.clone().all(|stage| stage.whole.is_some()), "{name}");
+        }
+    }
+
+    #[test]
+    fn readers_are_found_by_bits_and_by_sorting() {
+        // Vertex v reads its half. Few of many vertices are sorted, many are marked.
+        let edges: Vec<(u32, u32)> = (1..5000u32).map(|v| (v / 2, v)).collect();
+        let readers = crate::graph::Graph::from_edges(5000, &edges).unwrap().transpose_without_permutation();
+        for count in [0, 1, 2, 700, 5000u32] {
+            let vertices: Vec<u32> =
+                (0..count).map(|v| v * 7 % 5000).collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+            let mut want: Vec<u32> =
+                vertices.iter().flat_map(|&v| [v, 2 * v, 2 * v + 1]).filter(|&v| v < 5000).collect();
+            sort_unique(&mut want);
+            assert_eq!(with_readers(&readers, &vertices), want, "{count}");
+        }
     }
 }

@@ -301,15 +301,19 @@ impl<'a> Batch<'a> {
         let (drawn, inputs, numbers) = (self.drawn, &self.supply.inputs, self.numbers());
         // There may be no positions of edges if they have no weights.
         let (edges, stands_for) = (&drawn.edges[layer], &drawn.stands_for[layer]);
+        let times = |place: usize| stands_for.get(place).copied().unwrap_or(1.0);
         let weight = |place: usize| match (&inputs.edge_weights, loops) {
-            (None, LoopWeight::One) => stands_for[place],
-            (Some(weights), LoopWeight::One) => stands_for[place] * weights[edges[place] as usize],
+            (None, LoopWeight::One) => times(place),
+            (Some(weights), LoopWeight::One) => times(place) * weights[edges[place] as usize],
             // The values of attention are not added up, so no edge stands for others.
             (None, LoopWeight::Mean) => 1.0,
             (Some(weights), LoopWeight::Mean) => weights[edges[place] as usize],
         };
         let loop_weight = |vertex: u32| loop_weight(inputs, vertex as usize, loops);
         let BatchBlock { block, from } = self.block(spec).clone();
+        if inputs.edge_weights.is_none() && loops == LoopWeight::One && stands_for.iter().all(|&times| times == 1.0) {
+            return vec![1.0; block.edge_count()];
+        }
         match from {
             None if kind == (BatchEdges::Drawn { self_loops: true }) => {
                 let view = drawn.blocks[layer].view();
@@ -318,9 +322,9 @@ impl<'a> Batch<'a> {
                     with_loop((view, row), numbers, to, of_loop, weight);
                 })
             }
-            None => (0..stands_for.len()).into_par_iter().map(weight).collect(),
+            None => (0..block.edge_count()).into_par_iter().map(weight).collect(),
             Some(from) => {
-                let (view, from, drawn_edges) = (block.view(), &from[..], stands_for.len());
+                let (view, from, drawn_edges) = (block.view(), &from[..], drawn.blocks[layer].edge_count());
                 filled_rows(view.indptr, |row, to| {
                     for ((to, &place), &source) in to.iter_mut().zip(&from[view.edges(row)]).zip(view.sources(row)) {
                         *to = match (place as usize) < drawn_edges {
@@ -433,6 +437,15 @@ fn with_loop<T>(
     let (sources, first, own) = (view.sources(row), view.edges(row).start, numbers.of_row(row));
     let vertex = numbers.vertex(own);
     let below = sources.iter().take_while(|&&u| u == own || numbers.vertex(u) < vertex).count();
+    if to.len() > sources.len() {
+        // Most rows have no self-loop of their own, so nothing is left out.
+        let (lower, rest) = to.split_at_mut(below);
+        let (own, upper) = rest.split_first_mut().expect("there is a place for the self-loop");
+        *own = of_loop;
+        lower.iter_mut().zip(first..).for_each(|(to, edge)| *to = of_edge(edge));
+        upper.iter_mut().zip(first + below..).for_each(|(to, edge)| *to = of_edge(edge));
+        return;
+    }
     let others = |range: Range<usize>| range.filter(|&at| sources[at] != own).map(|at| of_edge(first + at));
     let mut to = to.iter_mut();
     others(0..below).zip(&mut to).for_each(|(value, to)| *to = value);

@@ -2,9 +2,9 @@
 //!
 //!     cargo run --release -p lapidary-bench --bin live -- --data DATA [--model gcn] [--hidden 128] [--layers 2] [--share 0.001]
 //!
-//! Each round changes the features of other vertices, drawn at random: a `--share` of all. Rounds of both ways take turns. Prints
-//! medians in milliseconds, how many vertices were computed again, and the largest difference of a logit to a whole pass
-//! after all updates.
+//! Each round gives some vertices, a `--share` of all that is drawn at random, the features of others. Rounds of both ways take
+//! turns. Prints medians in milliseconds, how many vertices were computed again, and the largest difference of a logit to a
+//! whole pass after all updates.
 
 use std::error::Error;
 use std::time::Instant;
@@ -46,7 +46,8 @@ fn main() -> Result<()> {
         prepared.predict(&data)?;
         let pass = start.elapsed().as_secs_f64();
         let changed: Vec<u32> = sample(&mut rng, vertices, count).into_iter().map(|v| v as u32).collect();
-        let rows = Array2::from_shape_fn((count, width), |_| rng.random_range(0.0..1.0));
+        let others: Vec<usize> = changed.iter().map(|_| rng.random_range(0..vertices)).collect();
+        let rows = Array2::from_shape_fn((count, width), |(row, column)| features[others[row] * width + column]);
         for (&v, row) in changed.iter().zip(rows.rows()) {
             features[v as usize * width..][..width].copy_from_slice(row.as_slice().expect("it is row-major"));
         }

@@ -66,7 +66,7 @@ pub struct MiniBatch {
     pub edges: Vec<Vec<u64>>,
     /// For each edge of each block, how many edges of the graph it stands for. A sum over the edges of a block, each
     /// multiplied by this, is on average the sum over the edges of the graph, except with [`SubgraphSampler`] and edges
-    /// drawn by weight.
+    /// drawn by weight. Samplers fill it in; if it is empty for a block, each edge stands for itself alone.
     pub stands_for: Vec<Vec<f32>>,
 }
 
