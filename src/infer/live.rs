@@ -128,7 +128,8 @@ impl Predictor {
     /// As [`Predictor::predict`]; [`Error::Value`] with several ranks, or if the model reads learned rows instead of features.
     /// # Cost
     /// A whole pass, which all devices run; updates run on the first one. On the host, each matrix that one layer makes and the
-    /// next one reads, as it is stored on a device: `4 n d` bytes for `[n, d]` in f32.
+    /// next one reads, as it is stored on a device: `4 n d` bytes for `[n, d]` in f32. After updates that reach most of a graph,
+    /// at most 64 MB of edges and weights for each layer as well.
     pub fn live(&self, data: &Dataset) -> Result<LivePredictions> {
         let refused = |option, value: &str, expected: &str| {
             Err(Error::Value { option, value: value.into(), expected: expected.into() })

@@ -13,6 +13,7 @@ use super::parallel::{for_chunks, for_each, for_rows, map_chunks};
 use super::product::{Packed, add_transposed_times, rows_times};
 use super::rows::{RowWork, Steps};
 use super::slots::{Matrix, Open, VectorMut};
+use super::transpose::transpose;
 use crate::error::{Result, check_shape};
 use crate::matmul::Matmul;
 use crate::op::call::Call;
@@ -419,32 +420,4 @@ fn join(parts: &[MatView<'_>], Grid { shape: [_, cols], parts: [_, across] }: Gr
             }
         });
     }
-}
-
-/// `out = x^T`.
-///
-/// # Shapes
-/// `x`: `[n, d]`; `out`: `[d, n]`, overwritten.
-/// # Errors
-/// [`crate::Error::Shape`]; `out` is then untouched.
-pub fn transpose(x: MatView<'_>, mut out: MatMut<'_>) -> Result<()> {
-    /// Rows and columns of a tile: one cache line of each row.
-    const TILE: usize = 16;
-    let (n, d) = (x.rows(), x.cols());
-    check_shape("transpose", "out", [d, n], [out.rows(), out.cols()])?;
-    if n == 0 {
-        return Ok(());
-    }
-    for_chunks(out.data(), TILE * n, |first, out| {
-        let first_column = first / n;
-        for low in (0..n).step_by(TILE) {
-            let high = (low + TILE).min(n);
-            for (i, out) in out.chunks_exact_mut(n).enumerate() {
-                for (r, out) in (low..high).zip(&mut out[low..high]) {
-                    *out = x.data()[r * d + first_column + i];
-                }
-            }
-        }
-    });
-    Ok(())
 }

@@ -36,6 +36,7 @@ mod rows;
 mod slots;
 mod sources;
 mod sum;
+mod transpose;
 mod weights;
 mod windows;
 
@@ -50,7 +51,7 @@ pub use edges::permute_edges;
 pub use gather::{Window, gather, gather_bytes, gather_passes, gather_then, gather_window, repeated_gather_passes};
 pub use linear::{
     column_sum, linear, linear_flops, linear_input_grad, linear_input_grad_then, linear_then, linear_weight_grad,
-    linear_weight_grad_workspace_bytes, transpose,
+    linear_weight_grad_workspace_bytes,
 };
 pub use loss::{count_correct, half_squares, softmax_cross_entropy, softmax_cross_entropy_grad};
 pub use moves::pack;
@@ -58,6 +59,7 @@ pub use multi_label::{count_micro, sigmoid_cross_entropy, sigmoid_cross_entropy_
 pub use norm::{layer_norm, layer_norm_gain_grad, layer_norm_input_grad};
 pub use optimizer::{adam, sgd};
 pub use rows::{Numbers, RowWork, dropout, elementwise_bytes, rows_then};
+pub use transpose::transpose;
 
 use crate::device::{Device, Event, Lane, Recorder, Span};
 use crate::error::{Error, Result};
