@@ -2,25 +2,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::panic::resume_unwind;
 use std::time::Instant;
 
-use lapidary_kernels::SpareArrays;
-use ndarray::{ArcArray2, Array2, s};
+use ndarray::ArcArray2;
 
 use super::evaluation::Counts;
-use super::pass::Pass;
-use super::spare_rows::SpareRows;
+use super::lanes::{Lane, Lanes};
 use super::{Accuracy, Predictor};
-use crate::bind::{label_kind, watched};
+use crate::bind::label_kind;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::model::LabelKind;
-use crate::runtime::{Devices, IdleDevice, Plans, RunOptions};
+use crate::runtime::RunOptions;
 
 /// A batch takes graphs until it has so many vertices and edges. A larger one leaves the caches; a smaller one spends more of
 /// its time on its preparation.
-const BATCH_SIZE: usize = 1 << 18;
+pub(super) const BATCH_SIZE: usize = 1 << 18;
 
 /// The predictions of a model for one of many graphs.
 #[derive(Clone, Debug)]
@@ -34,7 +31,7 @@ pub struct GraphPrediction {
     pub outputs: BTreeMap<String, ArcArray2<f32>>,
     /// Accuracy of the logits on the labels of the graph.
     pub accuracy: Accuracy,
-    counts: Counts,
+    pub(super) counts: Counts,
 }
 
 /// The predictions for many graphs, in their order. [`Predictor::predictions`] makes them.
@@ -48,8 +45,12 @@ pub struct Predictions<'a, I> {
     ready: VecDeque<GraphPrediction>,
     /// The error after them, if there is one.
     failed: Option<Error>,
-    /// For each of the batches that run side by side, what the one before has left.
-    lanes: Vec<Lane>,
+    /// The batches that run side by side, once there are several.
+    lanes: Option<Lanes>,
+    /// A batch that runs on all cores, after those.
+    alone: Option<Vec<Dataset>>,
+    /// What the last such batch has left.
+    lane: Lane,
     /// The counts of the predictions that were taken, by the kind of label.
     counts: BTreeMap<LabelKind, Counts>,
     batches: u64,
@@ -66,8 +67,8 @@ impl<I> fmt::Debug for Predictions<'_, I> {
 
 impl Predictor {
     /// Predicts for many graphs, in their order. Small graphs run together: side by side in one pass, with no edge between
-    /// them. On the CPU, each core has a batch of its own. Graphs are taken from `data` as they are needed, so only one batch
-    /// for each core is in memory. Logits agree with those of [`Predictor::predict`] up to rounding.
+    /// them. On the CPU, each core has a batch of its own. Graphs are taken from `data` as they are needed, so two batches more
+    /// than there are cores are in memory. Logits agree with those of [`Predictor::predict`] up to rounding.
     ///
     /// ```
     /// use lapidary::{Dataset, Model, Trainer};
@@ -86,7 +87,7 @@ impl Predictor {
     /// An item is an error of `data`, or one of [`Predictor::run`]. No item follows an error.
     /// # Cost
     /// A copy of each graph that shares its batch, and its pass. Between batches, a core keeps the memory of one, so that it is
-    /// used again; that of predictions if they were dropped.
+    /// used again; that of the predictions of two, if they were dropped.
     pub fn predictions<I: IntoIterator<Item = Result<Dataset>>>(&self, data: I) -> Predictions<'_, I::IntoIter> {
         Predictions {
             predictor: self,
@@ -94,7 +95,9 @@ impl Predictor {
             waiting: VecDeque::new(),
             ready: VecDeque::new(),
             failed: None,
-            lanes: Vec::new(),
+            lanes: None,
+            alone: None,
+            lane: Lane::default(),
             counts: BTreeMap::new(),
             batches: 0,
             seconds: 0.0,
@@ -114,7 +117,8 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
         self.batches
     }
 
-    /// Returns the seconds of all passes so far, with planning and setup, and without the time to get the graphs.
+    /// Returns the seconds so far that [`Predictions::next`] waited for passes, with planning and setup, and without the time to
+    /// get the graphs.
     pub fn seconds(&self) -> f64 {
         self.seconds
     }
@@ -148,59 +152,66 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
         batch
     }
 
-    /// Returns the next batches: those that run side by side, or one.
-    fn take_batches(&mut self) -> Vec<Vec<Dataset>> {
+    /// Returns how many batches can run side by side.
+    fn cores(&self) -> usize {
         let RunOptions { devices, device_memory, ranks, .. } = &self.predictor.options;
         // A limit of memory is for all of them together.
         let is_single = ranks.count() > 1 || device_memory.is_some();
-        let lanes = if is_single { 1 } else { devices.lanes() };
-        let mut batches = Vec::new();
-        while batches.len() < lanes {
-            let batch = self.take_batch();
-            match &batch[..] {
-                [] => break,
-                // A large graph has all cores.
-                [large] if size(large) > BATCH_SIZE => {
-                    if batches.is_empty() {
-                        return vec![batch];
-                    }
-                    self.waiting.push_front(large.clone());
-                    break;
-                }
-                _ => batches.push(batch),
-            }
-        }
-        batches
+        if is_single { 1 } else { devices.lanes() }
     }
 
-    /// Runs batches side by side.
-    fn run(&mut self, batches: Vec<Vec<Dataset>>) -> Result<()> {
-        let (start, count) = (Instant::now(), batches.len());
-        self.lanes.resize_with(count.max(self.lanes.len()), Lane::default);
-        let done: Vec<Result<Vec<GraphPrediction>>> = match count {
-            1 => batches.into_iter().map(|batch| self.predictor.run_batch(batch, &mut self.lanes[0])).collect(),
-            _ => {
-                let options = &self.predictor.options;
-                let options = RunOptions { devices: options.devices.one_thread(), ..options.clone() };
-                let alone = self.predictor.clone().options(options);
-                std::thread::scope(|scope| {
-                    let run = |(batch, lane)| scope.spawn(|| alone.run_batch(batch, lane));
-                    let running: Vec<_> = batches.into_iter().zip(&mut self.lanes).map(run).collect();
-                    running.into_iter().map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-                })
+    /// Takes batches for all lanes, or one that runs alone: if it is large, or if there is no other.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the lanes do not start.
+    fn take_batches(&mut self) -> Result<()> {
+        let mut first = None;
+        while self.alone.is_none() && self.lanes.as_ref().is_none_or(Lanes::has_place) {
+            let batch = self.take_batch();
+            let is_large = matches!(&batch[..], [large] if size(large) > BATCH_SIZE);
+            if self.cores() == 1 || (is_large && first.is_none()) {
+                self.alone = Some(batch).filter(|batch| !batch.is_empty());
+                break;
             }
-        };
-        self.batches += count as u64;
-        self.seconds += start.elapsed().as_secs_f64();
-        for predictions in done {
-            self.ready.extend(predictions?);
+            if batch.is_empty() || is_large {
+                self.waiting.extend(batch);
+                self.alone = first;
+                break;
+            }
+            // The first one may be the only one.
+            let runs_beside = self.lanes.as_ref().is_some_and(|lanes| lanes.count() > 0);
+            if first.is_none() && !runs_beside {
+                first = Some(batch);
+                continue;
+            }
+            let lanes = match &mut self.lanes {
+                Some(lanes) => lanes,
+                none => none.insert(Lanes::start(self.predictor, self.predictor.options.devices.lanes())?),
+            };
+            first.take().into_iter().chain([batch]).for_each(|batch| lanes.give(batch));
         }
         Ok(())
+    }
+
+    /// Returns the predictions of the next batch; `None` if there is none.
+    fn next_batch(&mut self) -> Result<Option<Vec<GraphPrediction>>> {
+        self.take_batches()?;
+        let start = Instant::now();
+        let done = match &mut self.lanes {
+            Some(lanes) if lanes.count() > 0 => lanes.take()?,
+            _ => match self.alone.take() {
+                Some(batch) => self.predictor.run_batch(batch, &mut self.lane)?,
+                None => return Ok(None),
+            },
+        };
+        self.batches += 1;
+        self.seconds += start.elapsed().as_secs_f64();
+        Ok(Some(done))
     }
 }
 
 /// Returns the number of vertices and edges.
-fn size(data: &Dataset) -> usize {
+pub(super) fn size(data: &Dataset) -> usize {
     data.graph().vertex_count() + data.graph().edge_count()
 }
 
@@ -210,73 +221,17 @@ pub(super) fn leaves_devices(predictor: &Predictor, data: &Dataset) -> bool {
     predictor.options.devices.in_place() && size(data) <= BATCH_SIZE
 }
 
-/// What a batch leaves for the next one, if that is alike. It holds at most 1.5 times the memory of a batch on the device, and
-/// beside it that of one batch.
-#[derive(Default)]
-struct Lane {
-    plans: Option<Plans>,
-    /// The devices, and how they were opened.
-    devices: Option<(Devices, Vec<IdleDevice>)>,
-    arrays: Option<SpareArrays>,
-    rows: SpareRows,
-}
-
-/// A joined graph has offsets, sources, weights and features.
-const MOST_ARRAYS: usize = 4;
-
-impl Predictor {
-    /// Runs a batch, with what the batch before it has left, and leaves as much.
-    fn run_batch(&self, batch: Vec<Dataset>, lane: &mut Lane) -> Result<Vec<GraphPrediction>> {
-        batch.iter().try_for_each(|data| self.check_classes(data))?;
-        let joined = match &batch[..] {
-            [only] => only.clone(),
-            _ => {
-                let arrays = lane.arrays.get_or_insert_with(|| SpareArrays::new(MOST_ARRAYS));
-                Dataset::joined_unlabelled(&batch, arrays)?
-            }
-        };
-        lane.rows.next_batch();
-        let prediction = self.options.ranks.telling(watched(&joined, || {
-            // The predictions of each graph are counted below.
-            let pass = Pass::uncounted(self, &joined)?;
-            let idle = lane.devices.take().filter(|(devices, _)| *devices == self.options.devices);
-            let idle = idle.map_or_else(Vec::new, |(_, idle)| idle);
-            let mut session = pass.open_on(self, lane.plans.as_ref(), idle)?;
-            let prediction = pass.run_into(self, &mut session, Instant::now(), &mut lane.rows)?;
-            let (plans, idle) = session.into_plans_and_devices();
-            lane.plans = Some(plans);
-            lane.devices = leaves_devices(self, &joined).then(|| (self.options.devices.clone(), idle));
-            Ok(prediction)
-        }))?;
-        let keeps = size(&joined) <= BATCH_SIZE;
-        let mut share = |all: Array2<f32>| if keeps { lane.rows.lend(all) } else { all.into_shared() };
-        let logits = share(prediction.logits);
-        let outputs: BTreeMap<_, _> = prediction.outputs.into_iter().map(|(name, all)| (name, share(all))).collect();
-        let mut first = 0;
-        let own = batch.into_iter().map(|data| {
-            let rows = first..first + data.graph().vertex_count();
-            first = rows.end;
-            let of_graph = |all: &ArcArray2<f32>| all.clone().slice_move(s![rows.clone(), ..]);
-            let logits = of_graph(&logits);
-            let outputs = outputs.iter().map(|(name, all)| (name.clone(), of_graph(all))).collect();
-            let counts = Counts::of(logits.view(), &data);
-            GraphPrediction { accuracy: counts.accuracy(), data, logits, outputs, counts }
-        });
-        Ok(own.collect())
-    }
-}
-
 impl<I: Iterator<Item = Result<Dataset>>> Iterator for Predictions<'_, I> {
     type Item = Result<GraphPrediction>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.ready.is_empty() && (self.failed.is_none() || !self.waiting.is_empty()) {
-            let batches = self.take_batches();
-            if !batches.is_empty()
-                && let Err(error) = self.run(batches)
-            {
-                (self.failed, self.data) = (Some(error), None);
-                self.waiting.clear();
+        if self.ready.is_empty() {
+            match self.next_batch() {
+                Ok(batch) => self.ready.extend(batch.into_iter().flatten()),
+                Err(error) => {
+                    (self.failed, self.data, self.lanes, self.alone) = (Some(error), None, None, None);
+                    self.waiting.clear();
+                }
             }
         }
         match self.ready.pop_front() {

@@ -4,6 +4,7 @@
 pub(crate) mod checkpoint;
 pub(crate) mod digests;
 mod evaluation;
+mod lanes;
 mod live;
 mod many;
 mod metrics;

@@ -1,20 +1,40 @@
 //! Matrices of predictions whose memory is used again.
 
+use std::collections::VecDeque;
+
 use ndarray::{ArcArray2, Array2};
+
+/// Batches whose matrices are remembered. The next one may run before the predictions of the last one are read.
+const MOST_BATCHES: usize = 2;
 
 /// Memory of earlier matrices, once nobody reads them any more.
 #[derive(Debug, Default)]
 pub(super) struct SpareRows {
-    /// The matrices of the last batch.
-    lent: Vec<ArcArray2<f32>>,
+    /// The matrices of the last batches, the latest last.
+    lent: VecDeque<Vec<ArcArray2<f32>>>,
     free: Vec<Vec<f32>>,
 }
 
 impl SpareRows {
-    /// Begins a batch: takes back the matrices of the batch before that nobody reads. The others belong to their readers.
+    /// Begins a batch: takes back the matrices of the batches before that nobody reads. Those of older batches belong to their
+    /// readers.
     pub(super) fn next_batch(&mut self) {
-        let unread = self.lent.drain(..).filter_map(|matrix| matrix.try_into_owned_nocopy().ok());
-        self.free = unread.map(|matrix| matrix.into_raw_vec_and_offset().0).collect();
+        let mut unread = Vec::new();
+        let matrices = self.lent.iter().map(Vec::len).max().unwrap_or(0);
+        for batch in &mut self.lent {
+            for matrix in std::mem::take(batch) {
+                match matrix.try_into_owned_nocopy() {
+                    Ok(matrix) => unread.push(matrix.into_raw_vec_and_offset().0),
+                    Err(matrix) => batch.push(matrix),
+                }
+            }
+        }
+        self.lent.retain(|batch| !batch.is_empty());
+        self.lent.drain(..self.lent.len().saturating_sub(MOST_BATCHES - 1));
+        self.lent.push_back(Vec::new());
+        unread.append(&mut self.free);
+        unread.truncate(MOST_BATCHES * matrices);
+        self.free = unread;
     }
 
     /// Returns an empty vector with room for so many numbers.
@@ -34,7 +54,7 @@ impl SpareRows {
     /// Shares a matrix. Its memory comes back with the next batch, if nobody reads it then.
     pub(super) fn lend(&mut self, matrix: Array2<f32>) -> ArcArray2<f32> {
         let shared = matrix.into_shared();
-        self.lent.push(shared.clone());
+        self.lent.back_mut().expect("a batch has begun").push(shared.clone());
         shared
     }
 }
@@ -62,10 +82,13 @@ mod tests {
         assert_eq!(again, address);
         let (third, other) = made(90);
         assert_ne!(other, address, "the second one is still read");
-        drop((second, third));
-        assert_eq!(made(90).1, other, "the second one is forgotten");
-        assert_ne!(made(9).1, other, "it is far too large");
+        let (fourth, last) = made(90);
+        assert!(![address, other].contains(&last), "both are still read");
+        drop((second, third, fourth));
+        assert!([other, last].contains(&made(90).1), "the second one is forgotten");
+        assert!(![other, last].contains(&made(9).1), "they are far too large");
         spare.next_batch();
-        assert!(spare.lent.is_empty() && spare.free.len() == 1 && spare.free[0].capacity() < 100, "one batch is kept");
+        let capacities: Vec<usize> = spare.free.iter().map(Vec::capacity).collect();
+        assert!(spare.free.len() <= MOST_BATCHES && capacities.contains(&20), "{capacities:?}");
     }
 }
