@@ -16,13 +16,14 @@ use ndarray::{ArcArray2, Array2, s};
 
 use super::Predictor;
 use super::evaluation::Counts;
-use super::many::{BATCH_SIZE, GraphPrediction, leaves_devices, size};
+use super::many::{BATCH_SIZE, GraphPrediction, size};
 use super::pass::Pass;
+use super::spare_devices::SpareDevices;
 use super::spare_rows::SpareRows;
 use crate::bind::watched;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::runtime::{Devices, IdleDevice, Plans, RunOptions};
+use crate::runtime::{Plans, RunOptions};
 
 /// Lanes beside those of the cores, and batches that wait for a lane.
 const MORE_LANES: usize = 1;
@@ -135,8 +136,7 @@ fn serve(predictor: &Predictor, queue: &Mutex<Receiver<(u64, Vec<Dataset>)>>, ou
 #[derive(Default)]
 pub(super) struct Lane {
     plans: Option<Plans>,
-    /// The devices, and how they were opened.
-    devices: Option<(Devices, Vec<IdleDevice>)>,
+    devices: SpareDevices,
     arrays: Option<SpareArrays>,
     rows: SpareRows,
 }
@@ -156,13 +156,11 @@ impl Predictor {
         let prediction = self.options.ranks.telling(watched(&joined, || {
             // The predictions of each graph are counted below.
             let pass = Pass::uncounted(self, &joined)?;
-            let idle = lane.devices.take().filter(|(devices, _)| *devices == self.options.devices);
-            let idle = idle.map_or_else(Vec::new, |(_, idle)| idle);
-            let mut session = pass.open_on(self, lane.plans.as_ref(), idle)?;
+            let mut session = pass.open_on(self, lane.plans.as_ref(), lane.devices.take(self))?;
             let prediction = pass.run_into(self, &mut session, Instant::now(), &mut lane.rows)?;
             let (plans, idle) = session.into_plans_and_devices();
             lane.plans = Some(plans);
-            lane.devices = leaves_devices(self, &joined).then(|| (self.options.devices.clone(), idle));
+            lane.devices.keep(self, &joined, idle);
             Ok(prediction)
         }))?;
         let keeps = size(&joined) <= BATCH_SIZE;

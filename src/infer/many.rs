@@ -215,12 +215,6 @@ pub(super) fn size(data: &Dataset) -> usize {
     data.graph().vertex_count() + data.graph().edge_count()
 }
 
-/// Returns whether the devices that ran this graph or batch are kept for the next one, with their memory. Memory of a large
-/// graph would be kept beside later ones.
-pub(super) fn leaves_devices(predictor: &Predictor, data: &Dataset) -> bool {
-    predictor.options.devices.in_place() && size(data) <= BATCH_SIZE
-}
-
 impl<I: Iterator<Item = Result<Dataset>>> Iterator for Predictions<'_, I> {
     type Item = Result<GraphPrediction>;
 

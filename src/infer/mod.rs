@@ -11,6 +11,7 @@ mod metrics;
 mod pass;
 mod predictor;
 mod prepared;
+mod spare_devices;
 mod spare_rows;
 mod stored_rows;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use lapidary_cost_model::CostModel;
@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::checkpoint::{COST_MODEL_FILE, Classes, ModelRecord, RUN_FILE, weights_to_use};
 use super::digests::Checkpoint;
 use super::pass::Pass;
+use super::spare_devices::SpareDevices;
 use super::{Accuracy, PreparedPredictor};
 use crate::bind::{feature_kind, uses_edge_weights, watched};
 use crate::dataset::{Dataset, FeatureNorm, Fingerprint, MadeFeatures};
@@ -70,6 +71,8 @@ pub struct Predictor {
     classes: Option<Classes>,
     /// How the features of graphs without any are made, as in training.
     made_features: Option<MadeFeatures>,
+    /// The devices of the last small graph, with their memory. Clones share them.
+    spare: Arc<Mutex<SpareDevices>>,
 }
 
 impl Predictor {
@@ -112,6 +115,7 @@ impl Predictor {
             trained_on: None,
             classes: None,
             made_features: None,
+            spare: Arc::default(),
         })
     }
 
@@ -329,11 +333,15 @@ impl Predictor {
         self.options.ranks.telling(watched(data, || {
             let pass = Pass::new(self, data, Runs::Once)?;
             let start = Instant::now();
-            let mut session = pass.open(self, None)?;
+            let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            let idle = spare().take(self);
+            let mut session = pass.open_on(self, None, idle)?;
             let mut prediction = pass.run(self, &mut session, start)?;
             // The work that is done once per graph belongs to this single pass.
             let made = prediction.part_seconds.iter_mut().zip(session.setup_seconds());
             made.for_each(|(seconds, setup)| *seconds += setup);
+            let (_, idle) = session.into_plans_and_devices();
+            spare().keep(self, data, idle);
             Ok(prediction)
         }))
     }

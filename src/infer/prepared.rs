@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use ndarray::Array2;
 
-use super::many::leaves_devices;
 use super::pass::Pass;
+use super::spare_devices::leaves_devices;
 use super::{Prediction, Predictor};
 use crate::bind::watched;
 use crate::dataset::Dataset;

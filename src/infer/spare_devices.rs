@@ -1,0 +1,40 @@
+//! Devices whose memory is used again for the next graph.
+
+use std::fmt;
+
+use super::Predictor;
+use super::many::{BATCH_SIZE, size};
+use crate::dataset::Dataset;
+use crate::runtime::{Devices, IdleDevice};
+
+/// The devices that ran the last small graph or batch, with their memory: at most 1.5 times what it needed.
+#[derive(Default)]
+pub(super) struct SpareDevices {
+    /// How they were opened, and the devices.
+    devices: Option<(Devices, Vec<IdleDevice>)>,
+}
+
+impl fmt::Debug for SpareDevices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpareDevices").finish_non_exhaustive()
+    }
+}
+
+impl SpareDevices {
+    /// Returns the devices if they are those that a predictor needs; otherwise none.
+    pub(super) fn take(&mut self, predictor: &Predictor) -> Vec<IdleDevice> {
+        let like = self.devices.take().filter(|(devices, _)| *devices == predictor.options.devices);
+        like.map_or_else(Vec::new, |(_, idle)| idle)
+    }
+
+    /// Keeps devices that ran a graph or a batch, if it is small.
+    pub(super) fn keep(&mut self, predictor: &Predictor, data: &Dataset, idle: Vec<IdleDevice>) {
+        self.devices = leaves_devices(predictor, data).then(|| (predictor.options.devices.clone(), idle));
+    }
+}
+
+/// Returns whether the devices that ran this graph or batch are kept for the next one, with their memory. Memory of a large
+/// graph would be kept beside later ones.
+pub(super) fn leaves_devices(predictor: &Predictor, data: &Dataset) -> bool {
+    predictor.options.devices.in_place() && size(data) <= BATCH_SIZE
+}
