@@ -329,6 +329,8 @@ impl Predictor {
     ///
     /// # Errors
     /// As [`Predictor::predict`].
+    /// # Cost
+    /// Planning and a pass. On the CPU, the memory of a graph of up to 262,144 vertices and edges is kept for the next one.
     pub fn run(&self, data: &Dataset) -> Result<Prediction> {
         self.options.ranks.telling(watched(data, || {
             let pass = Pass::new(self, data, Runs::Once)?;
