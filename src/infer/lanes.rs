@@ -32,8 +32,13 @@ const WAITING: usize = 1;
 /// A joined graph has offsets, sources, weights and features.
 const MOST_ARRAYS: usize = 4;
 
-/// What became of a batch: a panic, an error or its predictions.
-type Outcome = thread::Result<Result<Vec<GraphPrediction>>>;
+/// What became of a batch.
+struct Outcome {
+    /// When it ran.
+    ran: [Instant; 2],
+    /// A panic, an error or its predictions.
+    made: thread::Result<Result<Vec<GraphPrediction>>>,
+}
 
 /// The lanes, and the batches that they have.
 pub(super) struct Lanes {
@@ -90,14 +95,13 @@ impl Lanes {
         self.given += 1;
     }
 
-    /// Waits for the first batch that was not taken.
+    /// Waits for the first batch that was not taken. Returns when it ran, and its predictions or its error. Batches begin in
+    /// their order.
     ///
-    /// # Errors
-    /// Those of the batch.
     /// # Panics
-    /// If it did; and if all batches were taken.
-    pub(super) fn take(&mut self) -> Result<Vec<GraphPrediction>> {
-        let outcome = loop {
+    /// If the batch did; and if all batches were taken.
+    pub(super) fn take(&mut self) -> ([Instant; 2], Result<Vec<GraphPrediction>>) {
+        let Outcome { ran, made } = loop {
             if let Some(outcome) = self.early.remove(&self.taken) {
                 break outcome;
             }
@@ -106,7 +110,7 @@ impl Lanes {
             self.early.insert(number, outcome);
         };
         self.taken += 1;
-        outcome.unwrap_or_else(|panic| resume_unwind(panic))
+        (ran, made.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 }
 
@@ -124,8 +128,10 @@ fn serve(predictor: &Predictor, queue: &Mutex<Receiver<(u64, Vec<Dataset>)>>, ou
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((number, batch)) = next else { return };
-        let outcome = catch_unwind(AssertUnwindSafe(|| predictor.run_batch(batch, &mut lane)));
-        if outcomes.send((number, outcome)).is_err() {
+        let start = Instant::now();
+        let made = catch_unwind(AssertUnwindSafe(|| predictor.run_batch(batch, &mut lane)));
+        let ran = [start, Instant::now()];
+        if outcomes.send((number, Outcome { ran, made })).is_err() {
             return; // nobody waits for it
         }
     }

@@ -54,7 +54,9 @@ pub struct Predictions<'a, I> {
     /// The counts of the predictions that were taken, by the kind of label.
     counts: BTreeMap<LabelKind, Counts>,
     batches: u64,
+    /// The seconds in which a batch ran, and when the last one ended.
     seconds: f64,
+    ended: Instant,
 }
 
 impl<I> fmt::Debug for Predictions<'_, I> {
@@ -101,6 +103,7 @@ impl Predictor {
             counts: BTreeMap::new(),
             batches: 0,
             seconds: 0.0,
+            ended: Instant::now(),
         }
     }
 }
@@ -117,8 +120,7 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
         self.batches
     }
 
-    /// Returns the seconds so far that [`Predictions::next`] waited for passes, with planning and setup, and without the time to
-    /// get the graphs.
+    /// Returns the seconds so far in which a pass ran, with planning and setup. Graphs are taken meanwhile.
     pub fn seconds(&self) -> f64 {
         self.seconds
     }
@@ -197,15 +199,21 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
     fn next_batch(&mut self) -> Result<Option<Vec<GraphPrediction>>> {
         self.take_batches()?;
         let start = Instant::now();
-        let done = match &mut self.lanes {
-            Some(lanes) if lanes.count() > 0 => lanes.take()?,
+        let ([began, ended], done) = match &mut self.lanes {
+            Some(lanes) if lanes.count() > 0 => lanes.take(),
             _ => match self.alone.take() {
-                Some(batch) => self.predictor.run_batch(batch, &mut self.lane)?,
+                Some(batch) => {
+                    let done = self.predictor.run_batch(batch, &mut self.lane);
+                    ([start, Instant::now()], done)
+                }
                 None => return Ok(None),
             },
         };
+        let done = done?;
         self.batches += 1;
-        self.seconds += start.elapsed().as_secs_f64();
+        // Several may have run at a time, which counts once.
+        self.seconds += ended.saturating_duration_since(began.max(self.ended)).as_secs_f64();
+        self.ended = ended.max(self.ended);
         Ok(Some(done))
     }
 }
