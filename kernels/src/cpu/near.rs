@@ -82,7 +82,8 @@ fn place(count: usize, limit: usize, all: usize) -> usize {
 #[inline(always)]
 fn below(block: BlockView<'_>, edges: Range<usize>, limits: [usize; 2]) -> [usize; 2] {
     if edges.len() > COUNTED {
-        return limits.map(|limit| search(&block.indices[edges.clone()], limit, block.own_sources));
+        let (row, [low, high]) = (&block.indices[edges], limits);
+        return [search(row, low, block.own_sources), search(row, high, block.own_sources)];
     }
     let mut counts = [0; 2];
     for first in edges.clone().step_by(LINE) {
