@@ -215,11 +215,11 @@ fn predictions_that_were_dropped_give_their_memory_to_later_ones() {
     let cores = std::num::NonZeroUsize::new(2).unwrap();
     let predictor = predictor("sage", &graphs[0]).devices(Devices::cpu().threads(cores));
     let want: Vec<Array2<f32>> = graphs.iter().map(|graph| predictor.predict(graph).unwrap()).collect();
-    let mut found = predictor.predictions((0..20).map(|i| Ok(graphs[i % 2].clone())));
+    let mut found = predictor.predictions((0..40).map(|i| Ok(graphs[i % 2].clone())));
     let (mut addresses, mut others) = (Vec::new(), Vec::new());
     // One prediction is kept for the whole time.
     let kept = found.next().unwrap().unwrap();
-    for i in 1..20 {
+    for i in 1..40 {
         let prediction = found.next().unwrap().unwrap();
         agree(&prediction.logits, &want[i % 2]);
         addresses.push(prediction.logits.as_ptr().addr());
@@ -227,13 +227,13 @@ fn predictions_that_were_dropped_give_their_memory_to_later_ones() {
         // If the memory of the prediction were free now, this would take it.
         others.push(Vec::<f32>::with_capacity(want[0].len()));
     }
-    assert!(found.next().is_none() && found.batches() == 20);
+    assert!(found.next().is_none() && found.batches() == 40);
     assert!(!addresses.contains(&kept.logits.as_ptr().addr()), "it is still read");
     agree(&kept.logits, &want[0]);
     addresses.sort_unstable();
     addresses.dedup();
-    // Each of three lanes has a matrix of logits that it writes, and one that was not read when it began.
-    assert!(addresses.len() <= 6, "{} matrices", addresses.len());
+    // Each of three lanes has the matrix that it writes and one or two that are not read yet. Without this, all differ.
+    assert!(addresses.len() <= 12, "{} matrices", addresses.len());
 }
 
 #[test]
@@ -252,6 +252,11 @@ fn predictions_may_end_at_any_graph() {
             assert_eq!(found.data.graph().vertex_count(), want.graph().vertex_count(), "graph {i}");
             agree(&found.logits, &predictor.predict(&want).unwrap());
         }
+    }
+    // A large graph right after the first batch, before another graph.
+    let graphs = [small(9, false), large.clone(), small(10, true), small(11, false)];
+    for (found, want) in predictor.predictions(graphs.iter().cloned().map(Ok)).zip(&graphs) {
+        assert!(found.unwrap().data.is_clone_of(want));
     }
     // A graph that is refused while others run: what comes before it is there, and nothing after it.
     let narrow = Dataset::from_arrays(Arrays::edges(2, &[(0, 1)]).features(Array2::ones((2, 4)))).unwrap();

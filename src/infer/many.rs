@@ -176,7 +176,7 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
                 break;
             }
             if batch.is_empty() || is_large {
-                self.waiting.extend(batch);
+                batch.into_iter().for_each(|large| self.waiting.push_front(large));
                 self.alone = first;
                 break;
             }
