@@ -321,18 +321,18 @@ impl LivePredictions {
 
     /// Returns whether a stage that has to compute these rows computes all.
     fn takes_all(&self, phase: usize, rows: &[u32]) -> bool {
-        let (graph, starts) = (self.data.graph(), self.data.graph().indptr());
+        let graph = self.data.graph();
         let all = (graph.vertex_count() + graph.edge_count()) as u64;
-        let some: u64 = rows.par_iter().map(|&v| 1 + starts[v as usize + 1] - starts[v as usize]).sum();
-        self.stages[phase].first_level == FirstLevel::Graph && all <= MOST_EDGES && WHOLE * some >= all
+        let is_able = self.stages[phase].first_level == FirstLevel::Graph && all <= MOST_EDGES;
+        is_able && WHOLE * rows.par_iter().map(|&v| size(graph, v)).sum::<u64>() >= all
     }
 
     /// Returns how many of these rows run together.
     fn rows_of_a_run(&self, rows: &[u32]) -> usize {
-        let starts: &[u64] = self.data.graph().indptr();
-        let sizes = rows.iter().scan(0, |size, &v| {
-            *size += 1 + starts[v as usize + 1] - starts[v as usize];
-            Some(*size)
+        let graph = self.data.graph();
+        let sizes = rows.iter().scan(0, |total, &v| {
+            *total += size(graph, v);
+            Some(*total)
         });
         sizes.take_while(|&size| size <= MOST_EDGES).count().max(1)
     }
@@ -490,6 +490,11 @@ fn feature_rows(
 fn no_memory(NoHostMemory { need_bytes }: NoHostMemory) -> Error {
     let source = Box::new(lapidary_kernels::Error::HostMemory { need_bytes });
     Error::Device { device: "host".into(), op: "keeping what the layers made".into(), source }
+}
+
+/// Returns the number of in-edges of a vertex, and 1 for itself.
+fn size(graph: &Graph, v: u32) -> u64 {
+    1 + graph.in_degree(v as usize)
 }
 
 /// Returns vertices and those that read them, ascending.

@@ -167,11 +167,11 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
     /// # Errors
     /// [`Error::Device`] if the lanes do not start.
     fn take_batches(&mut self) -> Result<()> {
-        let mut first = None;
+        let (cores, mut first) = (self.cores(), None);
         while self.alone.is_none() && self.lanes.as_ref().is_none_or(Lanes::has_place) {
             let batch = self.take_batch();
             let is_large = matches!(&batch[..], [large] if size(large) > BATCH_SIZE);
-            if self.cores() == 1 || (is_large && first.is_none()) {
+            if cores == 1 || (is_large && first.is_none()) {
                 self.alone = Some(batch).filter(|batch| !batch.is_empty());
                 break;
             }
@@ -188,7 +188,7 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
             }
             let lanes = match &mut self.lanes {
                 Some(lanes) => lanes,
-                none => none.insert(Lanes::start(self.predictor, self.predictor.options.devices.lanes())?),
+                none => none.insert(Lanes::start(self.predictor, cores)?),
             };
             first.take().into_iter().chain([batch]).for_each(|batch| lanes.give(batch));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use lapidary_cost_model::CostModel;
@@ -335,17 +335,21 @@ impl Predictor {
         self.options.ranks.telling(watched(data, || {
             let pass = Pass::new(self, data, Runs::Once)?;
             let start = Instant::now();
-            let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-            let idle = spare().take(self);
+            let idle = self.spare().take(self);
             let mut session = pass.open_on(self, None, idle)?;
             let mut prediction = pass.run(self, &mut session, start)?;
             // The work that is done once per graph belongs to this single pass.
             let made = prediction.part_seconds.iter_mut().zip(session.setup_seconds());
             made.for_each(|(seconds, setup)| *seconds += setup);
             let (_, idle) = session.into_plans_and_devices();
-            spare().keep(self, data, idle);
+            self.spare().keep(self, data, idle);
             Ok(prediction)
         }))
+    }
+
+    /// Returns the devices of the last small graph.
+    pub(super) fn spare(&self) -> MutexGuard<'_, SpareDevices> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a predictor that keeps its devices, plan and graph between calls.

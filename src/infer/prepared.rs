@@ -6,7 +6,6 @@ use std::time::Instant;
 use ndarray::Array2;
 
 use super::pass::Pass;
-use super::spare_devices::leaves_devices;
 use super::{Prediction, Predictor};
 use crate::bind::watched;
 use crate::dataset::Dataset;
@@ -106,17 +105,15 @@ impl PreparedPredictor {
 
     /// Loads `data`. Returns when planning began, and what is loaded.
     fn load(&mut self, data: &Dataset, earlier: Option<Loaded>) -> Result<(Instant, Loaded)> {
-        // The earlier session ends before the new one begins, and leaves its devices with their memory if that is small.
-        let mut idle = Vec::new();
+        // The earlier session ends before the new one begins, and leaves its devices.
         if let Some(Loaded { data, session, .. }) = earlier {
-            let (plans, devices) = session.into_plans_and_devices();
+            let (plans, idle) = session.into_plans_and_devices();
             self.plans = Some(plans);
-            if leaves_devices(&self.predictor, &data) {
-                idle = devices;
-            }
+            self.predictor.spare().keep(&self.predictor, &data, idle);
         }
         let pass = Pass::new(&self.predictor, data, Runs::Many)?;
         let start = Instant::now();
+        let idle = self.predictor.spare().take(&self.predictor);
         let session = pass.open_on(&self.predictor, self.plans.as_ref(), idle)?;
         self.loaded += 1;
         self.planned += u64::from(!session.took_plans());

@@ -27,14 +27,10 @@ impl SpareDevices {
         like.map_or_else(Vec::new, |(_, idle)| idle)
     }
 
-    /// Keeps devices that ran a graph or a batch, if it is small.
+    /// Keeps devices that ran a graph or a batch, if it is small: memory of a large one would be kept beside later ones.
     pub(super) fn keep(&mut self, predictor: &Predictor, data: &Dataset, idle: Vec<IdleDevice>) {
-        self.devices = leaves_devices(predictor, data).then(|| (predictor.options.devices.clone(), idle));
+        let devices = &predictor.options.devices;
+        let is_small = devices.in_place() && size(data) <= BATCH_SIZE;
+        self.devices = is_small.then(|| (devices.clone(), idle));
     }
-}
-
-/// Returns whether the devices that ran this graph or batch are kept for the next one, with their memory. Memory of a large
-/// graph would be kept beside later ones.
-pub(super) fn leaves_devices(predictor: &Predictor, data: &Dataset) -> bool {
-    predictor.options.devices.in_place() && size(data) <= BATCH_SIZE
 }

@@ -106,10 +106,10 @@ impl Vectors for pulp::x86::V3 {
     #[inline(always)]
     fn turned(self, tile: Tile) -> Tile {
         use std::arch::x86_64::__m256;
-        /// Which numbers of two rows [`pulp::core_arch`]'s shuffle takes in each half: the lower or the upper two of both.
+        /// In each half of two vectors, take the lower two numbers of both, or the upper two.
         const LOWER: i32 = 0b01_00_01_00;
         const UPPER: i32 = 0b11_10_11_10;
-        /// Which halves of two rows it joins: the first ones, or the second ones.
+        /// Join the first halves of two vectors, or the second halves.
         const FIRST: i32 = 0x20;
         const SECOND: i32 = 0x31;
         let avx = self.avx;
@@ -119,13 +119,13 @@ impl Vectors for pulp::x86::V3 {
         let (ab_high, cd_high) = (avx._mm256_unpackhi_ps(a, b), avx._mm256_unpackhi_ps(c, d));
         let (ef_high, gh_high) = (avx._mm256_unpackhi_ps(e, f), avx._mm256_unpackhi_ps(g, h));
         // Columns i and i + 4 of the first four rows, and of the last four.
-        let upper = [
+        let first_rows = [
             avx._mm256_shuffle_ps::<LOWER>(ab, cd),
             avx._mm256_shuffle_ps::<UPPER>(ab, cd),
             avx._mm256_shuffle_ps::<LOWER>(ab_high, cd_high),
             avx._mm256_shuffle_ps::<UPPER>(ab_high, cd_high),
         ];
-        let lower = [
+        let last_rows = [
             avx._mm256_shuffle_ps::<LOWER>(ef, gh),
             avx._mm256_shuffle_ps::<UPPER>(ef, gh),
             avx._mm256_shuffle_ps::<LOWER>(ef_high, gh_high),
@@ -133,8 +133,8 @@ impl Vectors for pulp::x86::V3 {
         ];
         let mut turned = [a; TILE];
         for i in 0..TILE / 2 {
-            turned[i] = avx._mm256_permute2f128_ps::<FIRST>(upper[i], lower[i]);
-            turned[i + TILE / 2] = avx._mm256_permute2f128_ps::<SECOND>(upper[i], lower[i]);
+            turned[i] = avx._mm256_permute2f128_ps::<FIRST>(first_rows[i], last_rows[i]);
+            turned[i + TILE / 2] = avx._mm256_permute2f128_ps::<SECOND>(first_rows[i], last_rows[i]);
         }
         pulp::cast(turned)
     }
