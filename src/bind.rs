@@ -95,10 +95,13 @@ pub(crate) fn model_for(model: &Model, data: &Dataset, features: FeatureKind) ->
 /// them.
 ///
 /// # Errors
-/// [`Error::DataLacks`] if the model was told to use them, or was trained with them, and the dataset has none;
-/// [`Error::Model`].
+/// [`Error::FeatureWidth`]; [`Error::DataLacks`] if the model was told to use them, or was trained with them, and the
+/// dataset has none; [`Error::Model`].
 pub(crate) fn uses_edge_weights(model: &Model, data: &Dataset, features: FeatureKind) -> Result<bool> {
     let config = model.config();
+    if let Some(&width) = config.widths.first().filter(|&&width| width != features.width()) {
+        return Err(Error::FeatureWidth { dataset: data.name().into(), data: features.width(), model: width });
+    }
     let asked = config.edge_weights.or(config.attention.edge_weights.then_some(true));
     let weighted = data.edge_weights().is_some();
     if asked == Some(false) || (asked.is_none() && !weighted) {

@@ -28,6 +28,11 @@ fn small(vertices: usize, weighted: bool) -> Dataset {
     Dataset::from_arrays(arrays.features(features).labels(&labels).classes(3).train(&ids[..1]).test(&ids[1..])).unwrap()
 }
 
+/// A graph with too few features.
+fn narrow() -> Dataset {
+    Dataset::from_arrays(Arrays::edges(2, &[(0, 1)]).features(Array2::ones((2, 4))).name("narrow")).unwrap()
+}
+
 fn predictor(name: &str, data: &Dataset) -> Predictor {
     let model = Model::from_config(ModelConfig::new(name, &[data.feature_width(), 8, data.class_count()])).unwrap();
     Trainer::builder(&model, data).seed(3).build().unwrap().predictor().unwrap().outputs(&["hidden"])
@@ -81,7 +86,6 @@ fn unlike_graphs_run_in_batches_of_their_own() {
 #[test]
 fn an_error_comes_after_the_predictions_before_it() {
     let good = small(9, false);
-    let narrow = Dataset::from_arrays(Arrays::edges(2, &[(0, 1)]).features(Array2::ones((2, 4)))).unwrap();
     let predictor = predictor("gcn", &good);
     // A large graph waits while a small one runs.
     let large =
@@ -90,11 +94,37 @@ fn an_error_comes_after_the_predictions_before_it() {
     let mut found = predictor.predictions([Ok(good.clone()), Ok(large.unwrap()), missing(), Ok(good.clone())]);
     assert!(found.next().unwrap().is_ok() && found.next().unwrap().unwrap().logits.nrows() == 40_000);
     assert!(found.next().unwrap().is_err() && found.next().is_none());
-    for bad in [Ok(narrow), missing()] {
+    for (bad, words) in [(Ok(narrow()), "`narrow` has 4 features per vertex"), (missing(), "not there")] {
         let graphs = [Ok(good.clone()), Ok(good.clone()), bad, Ok(good.clone())];
         let mut found = predictor.predictions(graphs);
         assert!(found.next().unwrap().is_ok() && found.next().unwrap().is_ok());
-        assert!(found.next().unwrap().is_err() && found.next().is_none());
+        let error = found.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains(words) && found.next().is_none(), "{error}");
+    }
+}
+
+#[test]
+fn a_graph_that_fails_in_a_batch_is_named_and_those_before_it_are_predicted() {
+    let predictor = predictor("gcn", &small(9, true));
+    let edges = [(0, 1), (1, 0)];
+    let arrays = || Arrays::edges(2, &edges).features(Array2::ones((2, 5))).name("bad");
+    let negative = arrays().edge_weights(vec![1.0, -3.0]);
+    let many_classes = arrays().edge_weights(vec![1.0, 1.0]).labels(&[0, 3]).classes(4);
+    for (bad, words) in [(negative, "in-edges of vertex 0 add up to -2"), (many_classes, "has 4 classes")] {
+        let bad = Dataset::from_arrays(bad).unwrap();
+        let graphs = [small(9, true), small(20, true), bad, small(5, true)];
+        // In the only batch, and in one of several, which run side by side.
+        for before in [0, 40] {
+            let large = || small(9000, true);
+            let all = (0..before).map(|_| large()).chain(graphs.iter().cloned());
+            let mut found = predictor.predictions(all.map(Ok));
+            for i in 0..before + 2 {
+                assert!(found.next().unwrap().is_ok(), "graph {i}");
+            }
+            let error = found.next().unwrap().unwrap_err().to_string();
+            assert!(error.contains("`bad`") && error.contains(words), "{error}");
+            assert!(found.next().is_none());
+        }
     }
 }
 
@@ -260,8 +290,7 @@ fn predictions_may_end_at_any_graph() {
         assert!(found.unwrap().data.is_clone_of(want));
     }
     // A graph that is refused while others run: what comes before it is there, and nothing after it.
-    let narrow = Dataset::from_arrays(Arrays::edges(2, &[(0, 1)]).features(Array2::ones((2, 4)))).unwrap();
-    let mut found = predictor.predictions(all().take(20).chain([Ok(narrow)]).chain(all().take(9)));
+    let mut found = predictor.predictions(all().take(20).chain([Ok(narrow())]).chain(all().take(9)));
     for i in 0..20 {
         assert!(found.next().unwrap().is_ok(), "graph {i}");
     }

@@ -90,6 +90,16 @@ pub enum Error {
         /// The sum, with the self-loop that the model adds.
         sum: f64,
     },
+    /// The data and the model have different numbers of features.
+    #[error("the dataset `{dataset}` has {data} features per vertex, but the model reads {model}")]
+    FeatureWidth {
+        /// The name of the dataset.
+        dataset: String,
+        /// Number of features of the data.
+        data: usize,
+        /// The first width of the model.
+        model: usize,
+    },
     /// The data and the model have different numbers of classes.
     #[error("the dataset `{dataset}` has {data} classes, but the model makes {model}")]
     ClassCount {

@@ -192,8 +192,8 @@ impl<'a> DryRun<'a> {
     /// Plans the run and returns the forecast.
     ///
     /// # Errors
-    /// [`Error::DataLacks`], [`Error::Model`], [`Error::Value`] and [`Error::Profile`] for invalid input. Too little
-    /// device memory is not an error; it is reported as an outcome.
+    /// [`Error::DataLacks`], [`Error::FeatureWidth`], [`Error::Model`], [`Error::Value`] and [`Error::Profile`] for invalid
+    /// input. Too little device memory is not an error; it is reported as an outcome.
     /// # Cost
     /// For a shape, only that of the planner, independent of the size of the graph. For data on several devices, O(e)
     /// more.

@@ -32,12 +32,18 @@ const WAITING: usize = 1;
 /// A joined graph has offsets, sources, weights and features.
 const MOST_ARRAYS: usize = 4;
 
+/// The predictions for the graphs of a batch. If one failed, those for the graphs before it, and its error.
+pub(super) struct BatchPredictions {
+    pub(super) graphs: Vec<GraphPrediction>,
+    pub(super) failed: Option<Error>,
+}
+
 /// What became of a batch.
 struct Outcome {
     /// When it ran.
     ran: [Instant; 2],
-    /// A panic, an error or its predictions.
-    made: thread::Result<Result<Vec<GraphPrediction>>>,
+    /// Its predictions, or a panic.
+    made: thread::Result<BatchPredictions>,
 }
 
 /// The lanes, and the batches that they have.
@@ -95,12 +101,11 @@ impl Lanes {
         self.given += 1;
     }
 
-    /// Waits for the first batch that was not taken. Returns when it ran, and its predictions or its error. Batches begin in
-    /// their order.
+    /// Waits for the first batch that was not taken. Returns when it ran, and its predictions. Batches begin in their order.
     ///
     /// # Panics
     /// If the batch did; and if all batches were taken.
-    pub(super) fn take(&mut self) -> ([Instant; 2], Result<Vec<GraphPrediction>>) {
+    pub(super) fn take(&mut self) -> ([Instant; 2], BatchPredictions) {
         let Outcome { ran, made } = loop {
             if let Some(outcome) = self.early.remove(&self.taken) {
                 break outcome;
@@ -129,7 +134,7 @@ fn serve(predictor: &Predictor, queue: &Mutex<Receiver<(u64, Vec<Dataset>)>>, ou
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((number, batch)) = next else { return };
         let start = Instant::now();
-        let made = catch_unwind(AssertUnwindSafe(|| predictor.run_batch(batch, &mut lane)));
+        let made = catch_unwind(AssertUnwindSafe(|| predictor.run_batch(&batch, &mut lane)));
         let ran = [start, Instant::now()];
         if outcomes.send((number, Outcome { ran, made })).is_err() {
             return; // nobody waits for it
@@ -148,14 +153,33 @@ pub(super) struct Lane {
 }
 
 impl Predictor {
-    /// Runs a batch, with what the batch before it has left, and leaves as much.
-    pub(super) fn run_batch(&self, batch: Vec<Dataset>, lane: &mut Lane) -> Result<Vec<GraphPrediction>> {
+    /// Runs a batch, with what the batch before it has left, and leaves as much. If that fails, its graphs run one by one, so
+    /// that the error is that of one graph, and those before it have their predictions.
+    pub(super) fn run_batch(&self, batch: &[Dataset], lane: &mut Lane) -> BatchPredictions {
+        let mut found = BatchPredictions { graphs: Vec::new(), failed: None };
+        match self.run_joined(batch, lane) {
+            Ok(graphs) => found.graphs = graphs,
+            // Other ranks may not have failed, and would not run graphs again.
+            Err(error) if batch.len() == 1 || self.options.ranks.count() > 1 => found.failed = Some(error),
+            Err(_) => {
+                let alone = batch.chunks(1).map_while(|data| {
+                    let made = self.run_joined(data, lane);
+                    made.map_err(|error| found.failed = Some(error)).ok()
+                });
+                found.graphs = alone.flatten().collect();
+            }
+        }
+        found
+    }
+
+    /// Runs the graphs of a batch together.
+    fn run_joined(&self, batch: &[Dataset], lane: &mut Lane) -> Result<Vec<GraphPrediction>> {
         batch.iter().try_for_each(|data| self.check_classes(data))?;
-        let joined = match &batch[..] {
+        let joined = match batch {
             [only] => only.clone(),
             _ => {
                 let arrays = lane.arrays.get_or_insert_with(|| SpareArrays::new(MOST_ARRAYS));
-                Dataset::joined_unlabelled(&batch, arrays)?
+                Dataset::joined_unlabelled(batch, arrays)?
             }
         };
         lane.rows.next_batch();
@@ -174,14 +198,14 @@ impl Predictor {
         let logits = share(prediction.logits);
         let outputs: BTreeMap<_, _> = prediction.outputs.into_iter().map(|(name, all)| (name, share(all))).collect();
         let mut first = 0;
-        let own = batch.into_iter().map(|data| {
+        let own = batch.iter().map(|data| {
             let rows = first..first + data.graph().vertex_count();
             first = rows.end;
             let of_graph = |all: &ArcArray2<f32>| all.clone().slice_move(s![rows.clone(), ..]);
             let logits = of_graph(&logits);
             let outputs = outputs.iter().map(|(name, all)| (name.clone(), of_graph(all))).collect();
-            let counts = Counts::of(logits.view(), &data);
-            GraphPrediction { accuracy: counts.accuracy(), data, logits, outputs, counts }
+            let counts = Counts::of(logits.view(), data);
+            GraphPrediction { accuracy: counts.accuracy(), data: data.clone(), logits, outputs, counts }
         });
         Ok(own.collect())
     }

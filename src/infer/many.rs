@@ -86,9 +86,9 @@ impl Predictor {
     /// ```
     ///
     /// # Errors
-    /// An item is an error of `data`, or one of [`Predictor::run`]. No item follows an error.
+    /// An item is an error of `data`, or one of [`Predictor::run`] for the graph of this item. No item follows an error.
     /// # Cost
-    /// A copy of each graph that shares its batch, and its pass. Between batches, a core keeps the memory of one, so that it is
+    /// A copy of each graph that shares its batch, and its pass; the graphs of a batch that fails run again, one by one. Between batches, a core keeps the memory of one, so that it is
     /// used again; that of the predictions of two, if they were dropped.
     pub fn predictions<I: IntoIterator<Item = Result<Dataset>>>(&self, data: I) -> Predictions<'_, I::IntoIter> {
         Predictions {
@@ -195,26 +195,26 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
         Ok(())
     }
 
-    /// Returns the predictions of the next batch; `None` if there is none.
-    fn next_batch(&mut self) -> Result<Option<Vec<GraphPrediction>>> {
+    /// Makes the predictions of the next batch ready, if there is one.
+    fn next_batch(&mut self) -> Result<()> {
         self.take_batches()?;
         let start = Instant::now();
         let ([began, ended], done) = match &mut self.lanes {
             Some(lanes) if lanes.count() > 0 => lanes.take(),
             _ => match self.alone.take() {
                 Some(batch) => {
-                    let done = self.predictor.run_batch(batch, &mut self.lane);
+                    let done = self.predictor.run_batch(&batch, &mut self.lane);
                     ([start, Instant::now()], done)
                 }
-                None => return Ok(None),
+                None => return Ok(()),
             },
         };
-        let done = done?;
-        self.batches += 1;
+        self.batches += u64::from(!done.graphs.is_empty());
         // Several may have run at a time, which counts once.
         self.seconds += ended.saturating_duration_since(began.max(self.ended)).as_secs_f64();
         self.ended = ended.max(self.ended);
-        Ok(Some(done))
+        self.ready.extend(done.graphs);
+        done.failed.map_or(Ok(()), Err)
     }
 }
 
@@ -227,14 +227,11 @@ impl<I: Iterator<Item = Result<Dataset>>> Iterator for Predictions<'_, I> {
     type Item = Result<GraphPrediction>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.ready.is_empty() {
-            match self.next_batch() {
-                Ok(batch) => self.ready.extend(batch.into_iter().flatten()),
-                Err(error) => {
-                    (self.failed, self.data, self.lanes, self.alone) = (Some(error), None, None, None);
-                    self.waiting.clear();
-                }
-            }
+        if self.ready.is_empty()
+            && let Err(error) = self.next_batch()
+        {
+            (self.failed, self.data, self.lanes, self.alone) = (Some(error), None, None, None);
+            self.waiting.clear();
         }
         match self.ready.pop_front() {
             Some(prediction) => {

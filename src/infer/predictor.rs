@@ -317,10 +317,10 @@ impl Predictor {
     /// Returns the logits of every vertex, `[n, classes]`, in the order of `data`; see [`Dataset::permutation`].
     ///
     /// # Errors
-    /// [`Error::Model`] if the data has another feature width, or if a requested output does not exist;
-    /// [`Error::ClassCount`] if the data has more classes than the model, or fewer and several labels per vertex; [`Error::Dataset`] if its files have changed;
-    /// [`Error::DataLacks`], [`Error::DoesNotFit`], [`Error::Device`]; [`Error::OtherGraph`] if the model has a learned
-    /// embedding, for the vertices of another graph.
+    /// [`Error::FeatureWidth`] if the data has another number of features; [`Error::Model`] if a requested output does
+    /// not exist; [`Error::ClassCount`] if the data has more classes than the model, or fewer and several labels per
+    /// vertex; [`Error::Dataset`] if its files have changed; [`Error::DataLacks`], [`Error::DoesNotFit`],
+    /// [`Error::Device`]; [`Error::OtherGraph`] if the model has a learned embedding, for the vertices of another graph.
     pub fn predict(&self, data: &Dataset) -> Result<Array2<f32>> {
         Ok(self.run(data)?.logits)
     }

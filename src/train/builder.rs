@@ -181,8 +181,8 @@ impl<'a> TrainerBuilder<'a> {
     /// Writes the programs, binds them to the data, and opens the devices with everything in place.
     ///
     /// # Errors
-    /// [`Error::Value`], [`Error::DataLacks`], [`Error::ClassCount`], [`Error::Model`], [`Error::Weights`],
-    /// [`Error::DoesNotFit`], [`Error::Device`]. Settings that cannot work are reported here, not by a later step.
+    /// [`Error::Value`], [`Error::DataLacks`], [`Error::FeatureWidth`], [`Error::ClassCount`], [`Error::Model`],
+    /// [`Error::Weights`], [`Error::DoesNotFit`], [`Error::Device`]. Settings that cannot work are reported here, not by a later step.
     pub fn build(self) -> Result<Trainer> {
         let (data, ranks) = (self.data, self.options.ranks.clone());
         ranks.telling(watched(data, || self.build_now()))
