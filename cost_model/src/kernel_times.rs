@@ -3,7 +3,8 @@
 //! The time of a call is a weighted sum of its quantities ([`KernelWork`]). Each kernel has weights of its own, which are
 //! fitted to its samples: some of a suite that is measured once, which covers small and large, cached and uncached work,
 //! and some of later runs. Errors are those of logarithms, so a short call counts as much as a long one, and half as much as
-//! twice as much. With few samples, the weights stay near those that the device's profile implies, times a common factor.
+//! twice as much. With few samples, the weights stay near a prior, times a common factor: near those of the kernel that works
+//! most like this one ([`kin`]), or else near those that the device's profile implies.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,7 @@ use ndarray::{Array1, Array2};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel_work::{KernelWork, QUANTITIES, prior};
+use crate::kin::kin;
 use crate::model::SampleError;
 use crate::nnls::active_set;
 use crate::profile::Profile;
@@ -30,6 +32,9 @@ const MOST_WRONG: f64 = 10.0;
 /// Spread of the first prediction of a kernel, as a standard deviation of logarithms, and how many samples it is worth.
 const FIRST_SPREAD: f64 = 0.4;
 const FIRST_WEIGHT: f64 = 4.0;
+
+/// Least spread of what the times of another kernel predict.
+const OF_KIN: f64 = 0.3;
 
 /// The format of a file.
 const FORMAT: &str = "lapidary kernel times 1";
@@ -125,10 +130,14 @@ impl KernelTimes {
     /// # Cost
     /// About a dozen least-squares problems per kernel, each O(samples).
     pub fn refit(&mut self) {
-        for kernel in self.kernels.values_mut() {
+        // Names ascend, so the next of kin is fitted before: its name is the beginning of this one.
+        let names: Vec<String> = self.kernels.keys().cloned().collect();
+        for name in names {
+            let prior = self.prior_of(&name);
+            let kernel = self.kernels.get_mut(&name).expect("it is one of them");
             let samples: Vec<(KernelWork, f64)> =
                 kernel.suite.iter().chain(&kernel.runs).map(|sample| (sample.features, sample.typical_s())).collect();
-            kernel.weights = fit(&samples, &self.prior);
+            kernel.weights = fit(&samples, &prior);
             let log = |(work, seconds): &(KernelWork, f64)| (work.seconds(&kernel.weights) / seconds).ln();
             let squares: f64 = samples.iter().map(log).filter(|log| log.is_finite()).map(|log| log * log).sum();
             let first = FIRST_WEIGHT * FIRST_SPREAD * FIRST_SPREAD;
@@ -136,10 +145,23 @@ impl KernelTimes {
         }
     }
 
-    /// Returns the predicted time of a call; `None` if its kernel was never measured.
+    /// Returns the weights that a kernel has before its own samples count.
+    fn prior_of(&self, name: &str) -> [f64; QUANTITIES.len()] {
+        match kin(name).find_map(|name| self.kernels.get(name)) {
+            // A weight of 0 could not change.
+            Some(next) => std::array::from_fn(|q| next.weights[q].max(self.prior[q] / MOST_WRONG)),
+            None => self.prior,
+        }
+    }
+
+    /// Returns the predicted time of a call, by the times of its kernel or of the next of kin that was measured; `None` if
+    /// none was.
     pub fn predict(&self, kernel: &str, work: &KernelWork) -> Option<Estimate> {
-        let kernel = self.kernels.get(kernel)?;
-        Some(Estimate { seconds: work.seconds(&kernel.weights), spread: kernel.spread })
+        if let Some(kernel) = self.kernels.get(kernel) {
+            return Some(Estimate { seconds: work.seconds(&kernel.weights), spread: kernel.spread });
+        }
+        let next = kin(kernel).find_map(|name| self.kernels.get(name))?;
+        Some(Estimate { seconds: work.seconds(&next.weights), spread: next.spread.max(OF_KIN) })
     }
 
     /// Returns the seconds of a call by the device's profile alone.
@@ -280,6 +302,27 @@ mod tests {
         times.refit();
         let twice = times.predict("gather", &gather(2e4, 2e6, 64.0, 1.0)).expect("it was measured");
         assert!((twice.seconds / 1e-2 - 1.0).abs() < 0.1 && twice.spread > 0.3, "{twice:?}");
+    }
+
+    #[test]
+    fn a_variant_that_was_hardly_measured_works_like_its_next_of_kin() {
+        let mut times = learned();
+        let others = [gather(3e4, 9e4, 256.0, 1.0), gather(2e3, 2e5, 16.0, 0.0)];
+        let predicted = |times: &KernelTimes, kernel: &str| {
+            others.map(|other| times.predict(kernel, &other).expect("it or its kin was measured"))
+        };
+        let kin = predicted(&times, "gather").map(|estimate| estimate.seconds);
+        let unmeasured = predicted(&times, "gather with halo");
+        assert_eq!(unmeasured.map(|estimate| estimate.seconds), kin);
+        assert!(unmeasured.iter().all(|estimate| estimate.spread >= OF_KIN), "{unmeasured:?}");
+        // One call took 1.5 times as long as it would without a halo. So do others, however unlike they are.
+        let measured = gather(1e4, 3e5, 64.0, 0.3);
+        let seconds = 1.5 * times.predict("gather", &measured).expect("it was measured").seconds;
+        times.observe("gather with halo", &measured, seconds, false).expect("it is a measurement");
+        times.refit();
+        for (got, kin) in predicted(&times, "gather with halo").iter().zip(kin) {
+            assert!((got.seconds / kin / 1.5).ln().abs() < 0.05, "{} times", got.seconds / kin);
+        }
     }
 
     #[test]

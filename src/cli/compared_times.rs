@@ -6,7 +6,6 @@ use lapidary_cost_model::KernelTimes;
 use serde_json::{Value, json};
 
 use super::output::{align, count, seconds, table};
-use crate::plan::measured_estimate;
 use crate::runtime::MeasuredCall;
 
 /// The columns of [`Compared::rows`].
@@ -66,7 +65,7 @@ impl Compared {
         let mut kernels: BTreeMap<&str, Sum> = BTreeMap::new();
         let mut parts = vec![Sum::default(); calls.iter().map(|call| call.part + 1).max().unwrap_or(0)];
         for call in calls {
-            let predicted_s = measured_estimate(times, &call.kernel, &call.work).map(|estimate| estimate.seconds);
+            let predicted_s = times.predict(&call.kernel, &call.work).map(|estimate| estimate.seconds);
             let sum = Sum { calls: 1, measured_s: call.seconds, predicted_s };
             kernels.entry(&call.kernel).or_default().add(sum);
             parts[call.part].add(sum);

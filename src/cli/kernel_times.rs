@@ -27,7 +27,7 @@ pub(super) fn measure(hidden: bool) -> Result<()> {
     let bar = output::bar(0, hidden);
     bar.set_prefix("measuring the kernels of this machine");
     if bar.is_hidden() {
-        say("measuring the kernels of this machine, once: about 90 s");
+        say("measuring the kernels of this machine, once: about 110 s");
     }
     let report = measure_kernels(|done, count| {
         bar.set_length(count as u64);
@@ -134,7 +134,7 @@ impl<'a> KernelWatch<'a> {
         }
         if self.shows && word == CPU && !times.has_suite() {
             say("note: the kernels of this machine were not measured yet, so predicted times are rough or missing; \
-                 `lapidary profile` measures them once, in about 90 s");
+                 `lapidary profile` measures them once, in about 110 s");
         }
         if !cfg!(debug_assertions) {
             add_typical(&mut times, &epochs, (false, busy));

@@ -158,7 +158,7 @@ const SHAPES: [Shape; 8] = [
 ];
 
 /// Trainings on a small graph.
-const ALL: [(&str, usize); 13] = [
+const ALL: [(&str, usize); 15] = [
     ("gcn", 16),
     ("gcn", 256),
     ("gin", 16),
@@ -170,12 +170,14 @@ const ALL: [(&str, usize); 13] = [
     ("resgcn", 128),
     ("gat/1", 16),
     ("gat/8", 64),
+    ("gat/2", 256),
     ("gatv2/1", 64),
     ("gatv2/8", 64),
+    ("gatv2/2", 256),
 ];
 
 /// Trainings on a graph of medium size.
-const MOST: [(&str, usize); 9] = [
+const MOST: [(&str, usize); 11] = [
     ("gcn", 16),
     ("gcn", 256),
     ("gin", 64),
@@ -184,6 +186,8 @@ const MOST: [(&str, usize); 9] = [
     ("commnet", 128),
     ("resgcn", 64),
     ("gat/1", 16),
+    ("gat/8", 16),
+    ("gatv2/1", 128),
     ("gatv2/4", 32),
 ];
 
@@ -267,7 +271,7 @@ pub struct SuiteReport {
 /// `progress` is called after each training, with the number of those that are done and of all.
 ///
 /// # Cost
-/// About 90 s on two cores, and 1 GiB of memory during that time.
+/// About 110 s on two cores, and 1 GiB of memory during that time.
 /// # Errors
 /// [`Error::Device`](crate::Error::Device) if the host does not have enough memory.
 pub fn measure_kernels(mut progress: impl FnMut(usize, usize)) -> Result<SuiteReport> {

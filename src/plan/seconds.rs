@@ -2,21 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use lapidary_cost_model::{Estimate, KernelTimes, KernelWork, Profile, Quantity};
+use lapidary_cost_model::{Estimate, KernelTimes, Profile, Quantity};
 use lapidary_kernels::{Call, Price, Slot};
 
 use super::on_gpu;
 use super::timeline::Timeline;
-use super::work::{Locality, between_work, copy_work, kernel_work, kin};
+use super::work::{Locality, between_work, copy_work, kernel_work};
 use super::{Planned, PlannedDevice, Script};
 use crate::lower::Lowered;
 use crate::profile::Nominal;
 
 /// Spread of what only a profile predicts, as a standard deviation of logarithms.
 const UNMEASURED: f64 = 0.5;
-
-/// Least spread of what the measured times of another kernel predict.
-const OF_KIN: f64 = 0.3;
 
 /// Spread of the whole machine from one hour to the next.
 const MACHINE: f64 = 0.08;
@@ -77,8 +74,7 @@ impl Rates {
             gathered => 1.0 - work.get(Quantity::PastLastCache) / gathered,
         };
         let gather_s = || on_gpu::gather_s(&self.profile, lowered, call, locality);
-        let measured = measured_estimate(times, &name, &work);
-        let estimate = measured.unwrap_or_else(|| by_profile(cached_share(), gather_s()));
+        let estimate = times.predict(&name, &work).unwrap_or_else(|| by_profile(cached_share(), gather_s()));
         (name, self.shared(estimate))
     }
 
@@ -121,15 +117,6 @@ impl Rates {
         let constant_s = self.profile.launch_s.min(seconds);
         Estimate { seconds: seconds + (self.sharing - 1.0) * (seconds - constant_s), spread }
     }
-}
-
-/// Returns the predicted time of a call by the measured times of its kernel, or of the next of kin that has any.
-pub(crate) fn measured_estimate(times: &KernelTimes, kernel: &str, work: &KernelWork) -> Option<Estimate> {
-    let of_kin = || {
-        let estimate = kin(kernel).find_map(|name| times.predict(name, work))?;
-        Some(Estimate { spread: estimate.spread.max(OF_KIN), ..estimate })
-    };
-    times.predict(kernel, work).or_else(of_kin)
 }
 
 /// Returns the seconds of one kernel call that a profile predicts, if a gather finds this share of its rows in the last cache.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lapidary_cost_model::{KernelWork, Profile, Quantity};
+use lapidary_cost_model::{BF16, IN_WINDOWS, KernelWork, OVER_TILES, Profile, Quantity, WITH_HALO};
 use lapidary_kernels::op::{Attention, EdgeOp, Op, head_groups};
 use lapidary_kernels::{Call, DType, Price, RowStep, Slot, cpu};
 
@@ -174,21 +174,6 @@ fn lines_of_row(row_bytes: usize) -> f64 {
     }
 }
 
-/// What names of kernels end in: gathers from a window of the sources, from several matrices, and with rows of other parts;
-/// and calls on bf16.
-const IN_WINDOWS: &str = " in windows";
-const OVER_TILES: &str = " over tiles";
-const WITH_HALO: &str = " with halo";
-const BF16: &str = " bf16";
-
-/// Returns the kernels that work most like this one, the likest first.
-pub(super) fn kin(name: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(name), |name| {
-        [BF16, WITH_HALO, IN_WINDOWS, OVER_TILES].iter().find_map(|end| name.strip_suffix(end))
-    })
-    .skip(1)
-}
-
 /// Returns the name under which a call's time is learned, and its work.
 pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -> (String, KernelWork) {
     let bytes =
@@ -291,15 +276,6 @@ mod tests {
     use lapidary_kernels::op::{AttentionPass, Score, WeightDropout};
 
     use super::*;
-
-    #[test]
-    fn the_next_of_kin_lack_one_ending_after_the_other() {
-        let of = |name: &str| kin(name).map(str::to_owned).collect::<Vec<_>>();
-        let whole = ["gather in windows with halo", "gather in windows", "gather"];
-        assert_eq!(of("gather in windows with halo bf16"), whole);
-        assert_eq!(of("gather over tiles"), ["gather"]);
-        assert!(of("gather").is_empty());
-    }
 
     #[test]
     fn attention_works_for_each_head_and_follows_the_edges_for_each_group() {
