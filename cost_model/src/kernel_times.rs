@@ -18,10 +18,10 @@ use crate::nnls::active_set;
 use crate::profile::Profile;
 use crate::sample::{self, Sample};
 
-/// How strongly a weight stays near the prior: a weight that is twice as large, or half as large, counts as much as one sample
-/// that is predicted 15 % wrong. If the pull is weak, a few samples in which two quantities grow alike can make one of them
-/// nearly free.
-const PULL: f64 = 0.2;
+/// How strongly a weight stays near the prior, if the kernel is not in the suite and if it is: a weight that is twice as large,
+/// or half as large, counts as much as one sample that is predicted 15 % wrong, or 7 %. If the pull is weak, a few samples in
+/// which two quantities grow alike can make one of them nearly free. The suite has samples in which they do not.
+const PULL: [f64; 2] = [0.2, 0.1];
 
 /// Rounds of the fit. Each weighs the samples by the predictions of the one before.
 const ROUNDS: usize = 5;
@@ -137,7 +137,7 @@ impl KernelTimes {
             let kernel = self.kernels.get_mut(&name).expect("it is one of them");
             let samples: Vec<(KernelWork, f64)> =
                 kernel.suite.iter().chain(&kernel.runs).map(|sample| (sample.features, sample.typical_s())).collect();
-            kernel.weights = fit(&samples, &prior);
+            kernel.weights = fit(&samples, &prior, PULL[usize::from(!kernel.suite.is_empty())]);
             let log = |(work, seconds): &(KernelWork, f64)| (work.seconds(&kernel.weights) / seconds).ln();
             let squares: f64 = samples.iter().map(log).filter(|log| log.is_finite()).map(|log| log * log).sum();
             let first = FIRST_WEIGHT * FIRST_SPREAD * FIRST_SPREAD;
@@ -204,7 +204,7 @@ impl KernelTimes {
 
 /// Fits weights to measured seconds. A weight whose quantity occurs in no sample keeps the prior's value, times the common
 /// factor.
-fn fit(samples: &[(KernelWork, f64)], prior: &[f64; QUANTITIES.len()]) -> [f64; QUANTITIES.len()] {
+fn fit(samples: &[(KernelWork, f64)], prior: &[f64; QUANTITIES.len()], pull: f64) -> [f64; QUANTITIES.len()] {
     let mut factors: Vec<f64> = samples.iter().map(|(work, seconds)| seconds / work.seconds(prior)).collect();
     factors.retain(|factor| factor.is_finite() && *factor > 0.0);
     factors.sort_by(f64::total_cmp);
@@ -229,7 +229,7 @@ fn fit(samples: &[(KernelWork, f64)], prior: &[f64; QUANTITIES.len()]) -> [f64; 
         }
         for (j, &q) in used.iter().enumerate() {
             // Like a sample whose measured value is the centre.
-            let pull = PULL / (weights[q] / centre[q]).max(1.0 / MOST_WRONG).sqrt();
+            let pull = pull / (weights[q] / centre[q]).max(1.0 / MOST_WRONG).sqrt();
             (rows[[m + j, j]], target[m + j]) = (pull, pull);
         }
         for (&q, fitted) in used.iter().zip(active_set(&rows, &target)) {
