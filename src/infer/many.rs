@@ -88,8 +88,9 @@ impl Predictor {
     /// # Errors
     /// An item is an error of `data`, or one of [`Predictor::run`] for the graph of this item. No item follows an error.
     /// # Cost
-    /// A copy of each graph that shares its batch, and its pass; the graphs of a batch that fails run again, one by one. Between batches, a core keeps the memory of one, so that it is
-    /// used again; that of the predictions of two, if they were dropped.
+    /// A copy of each graph that shares its batch, and its pass; the graphs of a batch that fails run again, one by one.
+    /// Between batches, a core keeps the memory of one, so that it is used again; that of the predictions of two, if they
+    /// were dropped.
     pub fn predictions<I: IntoIterator<Item = Result<Dataset>>>(&self, data: I) -> Predictions<'_, I::IntoIter> {
         Predictions {
             predictor: self,
