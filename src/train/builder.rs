@@ -182,7 +182,8 @@ impl<'a> TrainerBuilder<'a> {
     ///
     /// # Errors
     /// [`Error::Value`], [`Error::DataLacks`], [`Error::FeatureWidth`], [`Error::ClassCount`], [`Error::Model`],
-    /// [`Error::Weights`], [`Error::DoesNotFit`], [`Error::Device`]. Settings that cannot work are reported here, not by a later step.
+    /// [`Error::Weights`], [`Error::DoesNotFit`], [`Error::Device`]. Settings that cannot work are reported here, not
+    /// by a later step.
     pub fn build(self) -> Result<Trainer> {
         let (data, ranks) = (self.data, self.options.ranks.clone());
         ranks.telling(watched(data, || self.build_now()))
