@@ -37,7 +37,6 @@ pub(crate) use lowered_parts::{EpochWork, LoweredParts};
 pub use order::{ChosenOrder, KeptByNumber, Reorder, RunGathers};
 pub use script::{Action, Script};
 pub use seconds::Rates;
-#[cfg(feature = "command")]
 pub(crate) use seconds::{COPY_IN, COPY_OUT, between_name, planned_seconds};
 pub use tasks::Tasks;
 pub use timeline::Timeline;
