@@ -77,11 +77,14 @@ pub(crate) fn bind_with(data: &Dataset, features: FeatureData, edge_weights: boo
 /// Returns `model` as it is applied to `data`, with `features` as its input: with the choice of edge weights made.
 ///
 /// # Errors
-/// Those of [`uses_edge_weights`]; [`Error::EdgeWeights`] if a sum of weights that the model divides by, or takes a root
-/// of, is not above 0.
+/// [`Error::FeatureWidth`]; those of [`uses_edge_weights`]; [`Error::EdgeWeights`] if a sum of weights that the model
+/// divides by, or takes a root of, is not above 0.
 /// # Cost
 /// O(n + e) if the weights are used.
 pub(crate) fn model_for(model: &Model, data: &Dataset, features: FeatureKind) -> Result<Model> {
+    if let Some(&width) = model.config().widths.first().filter(|&&width| width != features.width()) {
+        return Err(Error::FeatureWidth { dataset: data.name().into(), data: features.width(), model: width });
+    }
     let model = model.clone().edge_weights(uses_edge_weights(model, data, features)?);
     if let Some(weights) = data.edge_weights().filter(|_| model.config().edge_weights == Some(true)) {
         for degree in origins(&model, features)?.iter().filter_map(weighted_degree) {
@@ -95,13 +98,10 @@ pub(crate) fn model_for(model: &Model, data: &Dataset, features: FeatureKind) ->
 /// them.
 ///
 /// # Errors
-/// [`Error::FeatureWidth`]; [`Error::DataLacks`] if the model was told to use them, or was trained with them, and the
-/// dataset has none; [`Error::Model`].
+/// [`Error::DataLacks`] if the model was told to use them, or was trained with them, and the dataset has none;
+/// [`Error::Model`].
 pub(crate) fn uses_edge_weights(model: &Model, data: &Dataset, features: FeatureKind) -> Result<bool> {
     let config = model.config();
-    if let Some(&width) = config.widths.first().filter(|&&width| width != features.width()) {
-        return Err(Error::FeatureWidth { dataset: data.name().into(), data: features.width(), model: width });
-    }
     let asked = config.edge_weights.or(config.attention.edge_weights.then_some(true));
     let weighted = data.edge_weights().is_some();
     if asked == Some(false) || (asked.is_none() && !weighted) {

@@ -18,10 +18,13 @@ use crate::nnls::active_set;
 use crate::profile::Profile;
 use crate::sample::{self, Sample};
 
-/// How strongly a weight stays near the prior, if the kernel is not in the suite and if it is: a weight that is twice as large,
-/// or half as large, counts as much as one sample that is predicted 15 % wrong, or 7 %. If the pull is weak, a few samples in
-/// which two quantities grow alike can make one of them nearly free. The suite has samples in which they do not.
-const PULL: [f64; 2] = [0.2, 0.1];
+/// How strongly a weight stays near the prior: a weight that is twice as large, or half as large, counts as much as one sample
+/// that is predicted 15 % wrong. If the pull is weak, a few samples in which two quantities grow alike can make one of them
+/// nearly free.
+const PULL: f64 = 0.2;
+
+/// The same for a kernel of the suite, which has samples in which they do not grow alike.
+const PULL_IN_SUITE: f64 = 0.1;
 
 /// Rounds of the fit. Each weighs the samples by the predictions of the one before.
 const ROUNDS: usize = 5;
@@ -137,7 +140,8 @@ impl KernelTimes {
             let kernel = self.kernels.get_mut(&name).expect("it is one of them");
             let samples: Vec<(KernelWork, f64)> =
                 kernel.suite.iter().chain(&kernel.runs).map(|sample| (sample.features, sample.typical_s())).collect();
-            kernel.weights = fit(&samples, &prior, PULL[usize::from(!kernel.suite.is_empty())]);
+            let pull = if kernel.suite.is_empty() { PULL } else { PULL_IN_SUITE };
+            kernel.weights = fit(&samples, &prior, pull);
             let log = |(work, seconds): &(KernelWork, f64)| (work.seconds(&kernel.weights) / seconds).ln();
             let squares: f64 = samples.iter().map(log).filter(|log| log.is_finite()).map(|log| log * log).sum();
             let first = FIRST_WEIGHT * FIRST_SPREAD * FIRST_SPREAD;
