@@ -4,35 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Instant;
 
-use ndarray::ArcArray2;
-
+use super::batch::{BATCH_SIZE, GraphPrediction, Lane, size};
 use super::evaluation::Counts;
-use super::lanes::{Lane, Lanes};
+use super::lanes::Lanes;
 use super::{Accuracy, Predictor};
 use crate::bind::label_kind;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::model::LabelKind;
 use crate::runtime::RunOptions;
-
-/// A batch takes graphs until it has so many vertices and edges. A larger one leaves the caches; a smaller one spends more of
-/// its time on its preparation.
-pub(super) const BATCH_SIZE: usize = 1 << 18;
-
-/// The predictions of a model for one of many graphs.
-#[derive(Clone, Debug)]
-pub struct GraphPrediction {
-    /// The graph.
-    pub data: Dataset,
-    /// `[n, classes]`: unnormalised log-probabilities, in the order of `data`; see [`Dataset::permutation`]. They are rows of
-    /// a matrix that all graphs of a batch share; `to_owned` copies them.
-    pub logits: ArcArray2<f32>,
-    /// The outputs that [`Predictor::outputs`] requested, by name: `[n, width]`.
-    pub outputs: BTreeMap<String, ArcArray2<f32>>,
-    /// Accuracy of the logits on the labels of the graph.
-    pub accuracy: Accuracy,
-    pub(super) counts: Counts,
-}
 
 /// The predictions for many graphs, in their order. [`Predictor::predictions`] makes them.
 pub struct Predictions<'a, I> {
@@ -217,11 +197,6 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
         self.ready.extend(done.graphs);
         done.failed.map_or(Ok(()), Err)
     }
-}
-
-/// Returns the number of vertices and edges.
-pub(super) fn size(data: &Dataset) -> usize {
-    data.graph().vertex_count() + data.graph().edge_count()
 }
 
 impl<I: Iterator<Item = Result<Dataset>>> Iterator for Predictions<'_, I> {

@@ -1,6 +1,7 @@
 //! Inference: applies a trained model to graphs that it has not seen. Also evaluation and checkpoints, which training
 //! uses too.
 
+mod batch;
 pub(crate) mod checkpoint;
 pub(crate) mod digests;
 mod evaluation;
@@ -15,11 +16,12 @@ mod spare_devices;
 mod spare_rows;
 mod stored_rows;
 
+pub use batch::GraphPrediction;
 pub use checkpoint::{Classes, ModelRecord, Position};
 pub use evaluation::Accuracy;
 pub(crate) use evaluation::{Counts, evaluation_program, push_on_split};
 pub use live::{LivePredictions, Update};
-pub use many::{GraphPrediction, Predictions};
+pub use many::Predictions;
 pub use metrics::SplitPredictions;
 #[cfg(feature = "command")]
 pub(crate) use metrics::{predicted_class, probabilities};

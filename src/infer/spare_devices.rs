@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Predictor;
-use super::many::{BATCH_SIZE, size};
+use super::batch::{BATCH_SIZE, size};
 use crate::dataset::Dataset;
 use crate::runtime::{Devices, IdleDevice};
 
