@@ -191,13 +191,14 @@ fn the_command_predicts_for_several_datasets() {
     for words in ["and 10 more", "datasets", "60", "in 1 pass"] {
         assert!(shown.contains(words), "{shown}");
     }
-    // Two files of one name, and a dataset that is not there: what was predicted before it is kept.
+    // Two files of one name, and a dataset that is not there: what was predicted before it is written and shown.
     let same = format!("{}/", names[0]);
     let (code, _, errors) = run(&[&infer[..5], &["--data", &same, "--out", &out]].concat());
     assert!(code == Some(2) && errors.contains("graph0.npy"), "{code:?}, {errors}");
     let (lost, missing) = (path("lost"), path("missing"));
-    let (code, _, errors) = run(&[&infer[..5], &["--data", &missing, "--out", &lost]].concat());
+    let (code, shown, errors) = run(&[&infer[..5], &["--data", &missing, "--out", &lost]].concat());
     assert!(code != Some(0) && errors.contains("missing"), "{code:?}, {errors}");
+    assert!(shown.contains(&names[0]) && !shown.contains("datasets"), "{shown}");
     assert!(Path::new(&lost).join("graph0.npy").exists());
 }
 

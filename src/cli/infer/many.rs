@@ -85,12 +85,22 @@ pub(super) fn run(args: &InferArgs, format: Option<Format>, predictor: &Predicto
         Ok(data)
     };
     let mut predictions = predictor.predictions(args.data.iter().map(load));
-    let (mut total, mut rows) =
-        (Total::default(), table(["data", "vertices", "edges", "test", "validation", "training"]));
+    let mut total = Total::default();
+    let mut rows = table(["data", "vertices", "edges", "test", "validation", "training"]);
     for (i, spec) in args.data.iter().enumerate() {
         let Some(prediction) = predictions.next() else { break };
-        let prediction = prediction?;
-        out.write(i, spec, predictor, &prediction)?;
+        let written = prediction.and_then(|prediction| {
+            out.write(i, spec, predictor, &prediction)?;
+            Ok(prediction)
+        });
+        let prediction = match written {
+            Ok(prediction) => prediction,
+            Err(error) => {
+                bar.finish_and_clear();
+                print_rows(args, rows, i)?;
+                return Err(error);
+            }
+        };
         total.add(&prediction);
         bar.inc(1);
         if args.json {
@@ -109,7 +119,20 @@ pub(super) fn run(args: &InferArgs, format: Option<Format>, predictor: &Predicto
     }
     total.scores = predictions.accuracies().map(|(kind, accuracy)| (score_name(kind), accuracy)).collect();
     (total.passes, total.pass_seconds) = (predictions.batches(), predictions.seconds());
-    summarise(args, &total, rows, start.elapsed().as_secs_f64())
+    print_rows(args, rows, args.data.len())?;
+    summarise(args, &total, start.elapsed().as_secs_f64())
+}
+
+/// Prints the table of the datasets that were predicted, unless JSON is asked for or there are none.
+fn print_rows(args: &InferArgs, rows: Table, predicted: usize) -> Result<()> {
+    if args.json || predicted == 0 {
+        return Ok(());
+    }
+    print(&align(rows))?;
+    match predicted.saturating_sub(MOST_ROWS) {
+        0 => Ok(()),
+        more => print(&format!("... and {} more, which --json shows", count(more as u64))),
+    }
 }
 
 impl Total {
@@ -159,8 +182,8 @@ fn line(spec: &str, prediction: &GraphPrediction) -> Value {
     })
 }
 
-/// Prints the table, unless JSON is asked for, and the totals. `took` has the seconds of everything.
-fn summarise(args: &InferArgs, total: &Total, graphs: Table, took: f64) -> Result<()> {
+/// Prints the totals. `took` has the seconds of everything.
+fn summarise(args: &InferArgs, total: &Total, took: f64) -> Result<()> {
     let (datasets, scores) = (args.data.len(), total.scores.iter());
     if args.json {
         let mut summary = json!({
@@ -178,10 +201,6 @@ fn summarise(args: &InferArgs, total: &Total, graphs: Table, took: f64) -> Resul
             }
         }
         return json_line(&summary);
-    }
-    print(&align(graphs))?;
-    if datasets > MOST_ROWS {
-        print(&format!("... and {} more, which --json shows", count((datasets - MOST_ROWS) as u64)))?;
     }
     let mut rows = vec![
         ("datasets", count(datasets as u64)),
