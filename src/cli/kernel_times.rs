@@ -1,6 +1,5 @@
 //! The times of kernels: measured once for `plan`, learned from every training, and shown.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lapidary_cost_model::{KernelTimes, Profile};
@@ -9,25 +8,26 @@ use serde_json::json;
 use super::compared_times::Compared;
 use super::output::{self, align, count, json_line, print, say, table};
 use crate::error::Result;
-use crate::forecast::{add_typical, measure_kernels, typical};
+use crate::forecast::{TimedEpochs, measure_kernels, teach};
 use crate::graph::Graph;
 use crate::plan::Locality;
 use crate::profile::{self, Busy, BusyWatch, CPU};
-use crate::runtime::MeasuredCall;
 use crate::train::Trainer;
 
 /// First epochs of a training, in which memory is touched for the first time.
 const WARM_UP: usize = 2;
 
-/// Epochs of a training whose kernels are timed, after [`WARM_UP`].
+/// Epochs of a training whose kernels are timed, after [`WARM_UP`]: this many with the same calls, or the most at all while
+/// vertices move from device to device.
 const EPOCHS: usize = 5;
+const MOST_EPOCHS: usize = 30;
 
 /// Measures the kernels of this machine's cores, with a progress bar.
 pub(super) fn measure(hidden: bool) -> Result<()> {
     let bar = output::bar(0, hidden);
     bar.set_prefix("measuring the kernels of this machine");
     if bar.is_hidden() {
-        say("measuring the kernels of this machine, once: about 110 s");
+        say("measuring the kernels of this machine, once: about 110 s, or up to 5 minutes beside other programs");
     }
     let report = measure_kernels(|done, count| {
         bar.set_length(count as u64);
@@ -75,8 +75,7 @@ pub(super) struct KernelWatch<'a> {
     is_traced: bool,
     /// The profile of the devices, and their caches, once an epoch is to be timed.
     known: Option<(Profile, Locality)>,
-    /// The epochs that were timed, by their number of calls: those with an evaluation have more.
-    epochs: BTreeMap<usize, Vec<Vec<MeasuredCall>>>,
+    epochs: TimedEpochs,
     /// Epochs before the first one that counts.
     seen: usize,
     /// Watches what other programs use.
@@ -86,7 +85,7 @@ pub(super) struct KernelWatch<'a> {
 impl<'a> KernelWatch<'a> {
     /// Starts to watch a training on the whole `graph`.
     pub(super) fn new(graph: &'a Graph, shows: bool, is_traced: bool) -> Self {
-        Self { graph, shows, is_traced, known: None, epochs: BTreeMap::new(), seen: 0, watch: Busy::watch() }
+        Self { graph, shows, is_traced, known: None, epochs: TimedEpochs::default(), seen: 0, watch: Busy::watch() }
     }
 
     /// Reads what the trainer's last epoch has measured, and starts or ends the measurement.
@@ -105,12 +104,10 @@ impl<'a> KernelWatch<'a> {
             }
             return Ok(());
         }
-        let is_done = self.epochs.values().any(|alike| alike.len() == EPOCHS);
-        let Some((_, locality)) = self.known.as_ref().filter(|_| !is_done) else { return Ok(()) };
-        let calls = trainer.measured_calls(locality);
-        let alike = self.epochs.entry(calls.len()).or_default();
-        alike.push(calls);
-        if alike.len() == EPOCHS && !self.is_traced {
+        let is_timed = self.seen <= WARM_UP + MOST_EPOCHS && self.epochs.alike() < EPOCHS;
+        let Some((_, locality)) = self.known.as_ref().filter(|_| is_timed) else { return Ok(()) };
+        let alike = self.epochs.add(trainer.measured_calls(locality));
+        if (alike == EPOCHS || self.seen == WARM_UP + MOST_EPOCHS) && !self.is_traced {
             trainer.stop_trace();
         }
         Ok(())
@@ -121,12 +118,12 @@ impl<'a> KernelWatch<'a> {
     /// # Returns
     /// The times; `None` if none were measured.
     pub(super) fn finish(self, trainer: &Trainer, as_json: bool) -> Result<Option<Compared>> {
-        // Of as many epochs, those with an evaluation.
-        let most = self.epochs.into_values().max_by_key(Vec::len);
-        let Some(((profile, _), epochs)) = self.known.zip(most) else { return Ok(None) };
+        let alike = self.epochs.alike();
+        let Some((profile, _)) = self.known.filter(|_| alike > 0) else { return Ok(None) };
         let word = trainer.profile_name();
-        let (mut times, busy) = (profile::kernel_times(&word, &profile), self.watch.end());
-        let compared = Compared::new(&times, &typical(&epochs, busy), epochs.len());
+        let mut times = profile::kernel_times(&word, &profile);
+        let calls = self.epochs.typical(self.watch.end());
+        let compared = Compared::new(&times, &calls, alike);
         match (self.shows, as_json) {
             (true, true) => json_line(&compared.json())?,
             (true, false) => print(&compared.text())?,
@@ -137,7 +134,7 @@ impl<'a> KernelWatch<'a> {
                  `lapidary profile` measures them once, in about 110 s");
         }
         if !cfg!(debug_assertions) {
-            add_typical(&mut times, &epochs, (false, busy));
+            teach(&mut times, calls, false);
             // Forecasts are worse without, and nothing else is.
             if let Err(error) = profile::remember_kernels(&word, &times, None) {
                 tracing::debug!("the times of kernels are not kept: {error}");

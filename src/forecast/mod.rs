@@ -14,6 +14,7 @@ mod predict;
 mod residency;
 mod shape;
 mod suite;
+mod timed;
 mod traffic;
 
 pub use batches::{BatchForecast, CacheForecast};
@@ -23,7 +24,7 @@ pub use residency::{Residency, TensorRole, TensorStay};
 pub use shape::Shape;
 pub use suite::{SuiteReport, measure_kernels};
 #[cfg(feature = "command")]
-pub(crate) use suite::{add_typical, typical};
+pub(crate) use timed::{TimedEpochs, teach};
 pub use traffic::{Load, Network, Traffic};
 
 pub use crate::plan::{Rates, Timeline};

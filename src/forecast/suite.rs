@@ -5,6 +5,7 @@
 //! calls lie between those that were measured.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use lapidary_cost_model::KernelTimes;
@@ -13,14 +14,15 @@ use ndarray::Array2;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::timed::{TimedEpochs, teach};
 use crate::dataset::generate::{RmatOptions, rmat};
 use crate::dataset::{Arrays, Dataset};
 use crate::error::Result;
 use crate::host::{self, ThreadSeconds};
 use crate::model::{Model, ModelConfig};
-use crate::plan::Locality;
+use crate::plan::{BETWEEN_CALLS_AND_COPIES, Locality};
 use crate::profile::{self, Busy, CPU};
-use crate::runtime::{Devices, MeasuredCall};
+use crate::runtime::Devices;
 use crate::train::Trainer;
 
 /// A graph of the suite.
@@ -250,6 +252,11 @@ impl Shape {
 /// Epochs of each training that count, after [`WARM_UP`].
 const EPOCHS: usize = 4;
 
+/// Most epochs of each training beside other programs, and the time after which no more begin: in few epochs, all threads of a
+/// call have a core.
+const MOST_EPOCHS: usize = 32;
+const MOST_TIME: Duration = Duration::from_secs(1);
+
 /// First epochs of a training, which do not count: they touch memory for the first time, and edges are not stored window by
 /// window yet.
 const WARM_UP: usize = 5;
@@ -271,7 +278,7 @@ pub struct SuiteReport {
 /// `progress` is called after each training, with the number of those that are done and of all.
 ///
 /// # Cost
-/// About 110 s on two cores, and 1 GiB of memory during that time.
+/// About 110 s on two cores, and 1 GiB of memory during that time; up to five minutes beside other programs.
 /// # Errors
 /// [`Error::Device`](crate::Error::Device) if the host does not have enough memory.
 pub fn measure_kernels(mut progress: impl FnMut(usize, usize)) -> Result<SuiteReport> {
@@ -296,26 +303,35 @@ pub fn measure_kernels(mut progress: impl FnMut(usize, usize)) -> Result<SuiteRe
     Ok(SuiteReport { times, busy: busy.0, disturbed: busy.disturbs(), kept })
 }
 
-/// Runs a few epochs and adds the times of their calls. Beside other programs, the least times count, without the time in which
-/// threads waited for a core.
+/// Runs a few epochs and adds the times of their calls. Beside other programs, it runs more, and the least times count, without
+/// the time in which threads waited for a core.
 fn observe(times: &mut KernelTimes, trainer: &mut Trainer, locality: &Locality) -> Result<()> {
     let (watch, before) = (Busy::watch(), host::thread_seconds());
     trainer.start_trace();
-    let mut epochs = Vec::new();
-    for epoch in 0..WARM_UP + EPOCHS {
+    for _ in 0..WARM_UP {
         trainer.step()?;
-        if epoch >= WARM_UP {
-            epochs.push(trainer.measured_calls(locality));
-        }
     }
-    let busy = watch.end();
+    let (start, mut epochs) = (Instant::now(), TimedEpochs::default());
+    let busy = loop {
+        for _ in 0..EPOCHS {
+            trainer.step()?;
+            epochs.add(trainer.measured_calls(locality));
+        }
+        let busy = watch.end();
+        if !busy.disturbs() || epochs.alike() >= MOST_EPOCHS || start.elapsed() >= MOST_TIME {
+            break busy;
+        }
+    };
+    let mut calls = epochs.typical(busy);
     if busy.disturbs()
         && let Some((before, after)) = before.zip(host::thread_seconds())
     {
         let share = share_of_waiting(before, after);
-        epochs.iter_mut().flatten().for_each(|call| call.seconds = without_waiting(call.seconds, share));
+        calls.iter_mut().for_each(|call| call.seconds = without_waiting(call.seconds, share));
+        // Between calls and copies, a thread begins where another one ends, and waits for a core most of the time.
+        calls.retain(|call| call.kernel != BETWEEN_CALLS_AND_COPIES);
     }
-    add_typical(times, &epochs, (true, busy));
+    teach(times, calls, true);
     Ok(())
 }
 
@@ -336,28 +352,6 @@ fn share_of_waiting(before: ThreadSeconds, after: ThreadSeconds) -> f64 {
 /// In the fastest of several epochs, a call that is shorter than a turn did not wait.
 fn without_waiting(seconds: f64, share: f64) -> f64 {
     seconds - (seconds - TURN_S).max(0.0) * share
-}
-
-/// Adds for each call the median of its times in these epochs, or the least one if others were busy: disturbances only slow
-/// a call. Calls that a clock cannot measure are left out.
-pub(crate) fn add_typical(times: &mut KernelTimes, epochs: &[Vec<MeasuredCall>], (is_suite, busy): (bool, Busy)) {
-    for MeasuredCall { kernel, work, seconds, .. } in typical(epochs, busy) {
-        drop(times.observe(&kernel, &work, seconds, is_suite));
-    }
-}
-
-/// Returns the calls of an epoch, each with the median of its times in these epochs, or the least one if others were busy.
-pub(crate) fn typical(epochs: &[Vec<MeasuredCall>], busy: Busy) -> Vec<MeasuredCall> {
-    let calls = epochs.iter().map(Vec::len).min().unwrap_or(0);
-    let of_call = |call: usize| {
-        let mut seconds: Vec<f64> = epochs.iter().map(|epoch| epoch[call].seconds).collect();
-        seconds.sort_by(f64::total_cmp);
-        MeasuredCall {
-            seconds: seconds[if busy.disturbs() { 0 } else { seconds.len() / 2 }],
-            ..epochs[0][call].clone()
-        }
-    };
-    (0..calls).map(of_call).collect()
 }
 
 #[cfg(test)]

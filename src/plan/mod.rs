@@ -37,7 +37,7 @@ pub(crate) use lowered_parts::{EpochWork, LoweredParts};
 pub use order::{ChosenOrder, KeptByNumber, Reorder, RunGathers};
 pub use script::{Action, Script};
 pub use seconds::Rates;
-pub(crate) use seconds::{COPY_IN, COPY_OUT, between_name, planned_seconds};
+pub(crate) use seconds::{BETWEEN_CALLS_AND_COPIES, COPY_IN, COPY_OUT, between_name, planned_seconds};
 pub use tasks::Tasks;
 pub use timeline::Timeline;
 pub(crate) use variants::{Choice, Fitted, Variant};

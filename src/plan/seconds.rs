@@ -24,11 +24,13 @@ pub(crate) const COPY_OUT: &str = "copy to the host";
 
 /// Names under which the time between two calls is learned: of calls that one thread makes one after the other, without
 /// copies; and of others.
-const BETWEEN: [&str; 2] = ["between calls", "between calls and copies"];
+const BETWEEN_CALLS: &str = "between calls";
+pub(crate) const BETWEEN_CALLS_AND_COPIES: &str = "between calls and copies";
 
 /// Returns the name under which the time between two calls of a script is learned.
 pub(crate) fn between_name(script: &Script, locality: &Locality) -> &'static str {
-    BETWEEN[usize::from(!locality.is_in_place() || !script.copies_nothing())]
+    let is_one_thread = locality.is_in_place() && script.copies_nothing();
+    if is_one_thread { BETWEEN_CALLS } else { BETWEEN_CALLS_AND_COPIES }
 }
 
 /// What predicts times on a device: the measured times of its kernels, and its profile for those that were not measured.

@@ -70,7 +70,6 @@ impl Done {
 #[derive(Clone, Debug)]
 pub(crate) struct MeasuredCall {
     /// The part whose device ran it.
-    #[cfg_attr(not(feature = "command"), expect(dead_code, reason = "only the command shows it"))]
     pub part: usize,
     /// The name under which its time is learned.
     pub kernel: String,
@@ -78,6 +77,13 @@ pub(crate) struct MeasuredCall {
     pub work: KernelWork,
     /// Seconds that it took.
     pub seconds: f64,
+}
+
+impl MeasuredCall {
+    /// Whether the other call, of another run, was to do the same.
+    pub(crate) fn does_the_same(&self, other: &Self) -> bool {
+        (self.part, &self.kernel, &self.work) == (other.part, &other.kernel, &other.work)
+    }
 }
 
 impl Session {
