@@ -252,8 +252,8 @@ impl Shape {
 /// Epochs of each training that count, after [`WARM_UP`].
 const EPOCHS: usize = 4;
 
-/// Most epochs of each training beside other programs, and the time after which no more begin: in few epochs, all threads of a
-/// call have a core.
+/// Most epochs of each training beside other programs, and the time after which no more begin. Many are needed until each call
+/// has once had a core for each of its threads.
 const MOST_EPOCHS: usize = 32;
 const MOST_TIME: Duration = Duration::from_secs(1);
 
