@@ -22,6 +22,7 @@ const MOST_ROWS: usize = 50;
 /// What was predicted so far.
 #[derive(Default)]
 struct Total {
+    graphs: usize,
     vertices: u64,
     edges: u64,
     classes: usize,
@@ -87,43 +88,37 @@ pub(super) fn run(args: &InferArgs, format: Option<Format>, predictor: &Predicto
     let mut predictions = predictor.predictions(args.data.iter().map(load));
     let mut total = Total::default();
     let mut rows = table(["data", "vertices", "edges", "test", "validation", "training"]);
-    for (i, spec) in args.data.iter().enumerate() {
-        let Some(prediction) = predictions.next() else { break };
-        let written = prediction.and_then(|prediction| {
-            out.write(i, spec, predictor, &prediction)?;
-            Ok(prediction)
-        });
-        let prediction = match written {
-            Ok(prediction) => prediction,
-            Err(error) => {
-                bar.finish_and_clear();
-                print_rows(args, rows, i)?;
-                return Err(error);
-            }
-        };
+    let mut found = args.data.iter().zip(predictions.by_ref()).enumerate();
+    let ended = found.try_for_each(|(i, (spec, prediction))| {
+        let prediction = prediction?;
+        out.write(i, spec, predictor, &prediction)?;
         total.add(&prediction);
         bar.inc(1);
         if args.json {
-            json_line(&line(spec, &prediction))?;
-        } else if i < MOST_ROWS {
+            return json_line(&line(spec, &prediction));
+        }
+        if i < MOST_ROWS {
             let graph = prediction.data.graph();
             let [vertices, edges] = [graph.vertex_count(), graph.edge_count()].map(|n| count(n as u64));
             let accuracy = prediction.accuracy;
             let [test, val, train] = [accuracy.test, accuracy.val, accuracy.train].map(percent);
             rows.add_row([spec.clone(), vertices, edges, test, val, train]);
         }
-    }
+        Ok(())
+    });
     bar.finish_and_clear();
+    // What was predicted before an error is shown, too.
+    print_rows(args, rows, total.graphs)?;
+    ended?;
     if let Out::Table(table) = out {
         table.finish()?;
     }
     total.scores = predictions.accuracies().map(|(kind, accuracy)| (score_name(kind), accuracy)).collect();
     (total.passes, total.pass_seconds) = (predictions.batches(), predictions.seconds());
-    print_rows(args, rows, args.data.len())?;
     summarise(args, &total, start.elapsed().as_secs_f64())
 }
 
-/// Prints the table of the datasets that were predicted, unless JSON is asked for or there are none.
+/// Prints the table of the datasets that were predicted, unless there are none or JSON is asked for.
 fn print_rows(args: &InferArgs, rows: Table, predicted: usize) -> Result<()> {
     if args.json || predicted == 0 {
         return Ok(());
@@ -138,6 +133,7 @@ fn print_rows(args: &InferArgs, rows: Table, predicted: usize) -> Result<()> {
 impl Total {
     fn add(&mut self, prediction: &GraphPrediction) {
         let graph = prediction.data.graph();
+        self.graphs += 1;
         self.vertices += graph.vertex_count() as u64;
         self.edges += graph.edge_count() as u64;
         self.classes = prediction.logits.ncols();
@@ -184,7 +180,7 @@ fn line(spec: &str, prediction: &GraphPrediction) -> Value {
 
 /// Prints the totals. `took` has the seconds of everything.
 fn summarise(args: &InferArgs, total: &Total, took: f64) -> Result<()> {
-    let (datasets, scores) = (args.data.len(), total.scores.iter());
+    let (datasets, scores) = (total.graphs, total.scores.iter());
     if args.json {
         let mut summary = json!({
             "event": "summary",
