@@ -17,9 +17,10 @@ use crate::train::Trainer;
 /// First epochs of a training, in which memory is touched for the first time.
 const WARM_UP: usize = 2;
 
-/// Epochs of a training whose kernels are timed, after [`WARM_UP`]: this many with the same calls, or the most at all while
-/// vertices move from device to device.
+/// The kernels of a training are timed until so many epochs had the same calls.
 const EPOCHS: usize = 5;
+
+/// Most epochs that are timed. While vertices move from device to device, few have the same calls.
 const MOST_EPOCHS: usize = 30;
 
 /// Measures the kernels of this machine's cores, with a progress bar.

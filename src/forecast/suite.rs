@@ -328,7 +328,7 @@ fn observe(times: &mut KernelTimes, trainer: &mut Trainer, locality: &Locality) 
     {
         let share = share_of_waiting(before, after);
         calls.iter_mut().for_each(|call| call.seconds = without_waiting(call.seconds, share));
-        // Between calls and copies, a thread begins where another one ends, and waits for a core most of the time.
+        // A thread that continues where another one has ended mostly waits for a core.
         calls.retain(|call| call.kernel != BETWEEN_CALLS_AND_COPIES);
     }
     teach(times, calls, true);

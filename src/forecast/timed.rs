@@ -1,12 +1,12 @@
-//! Timed epochs: what each call of an epoch typically takes.
+//! Timed epochs: how long each call of an epoch typically takes.
 
 use lapidary_cost_model::KernelTimes;
 
 use crate::profile::Busy;
 use crate::runtime::MeasuredCall;
 
-/// Epochs whose calls were timed, those with the same calls together: an evaluation has more calls, and after vertices have moved
-/// to another device, calls have other sizes.
+/// Epochs whose calls were timed. Those with the same calls are of one kind. An epoch with an evaluation has more calls, and after
+/// vertices have moved to another device, calls have other sizes.
 #[derive(Debug, Default)]
 pub(crate) struct TimedEpochs {
     /// The epochs of each kind. No kind is empty.
@@ -14,12 +14,12 @@ pub(crate) struct TimedEpochs {
 }
 
 impl TimedEpochs {
-    /// Adds an epoch. Returns how many are alike now.
+    /// Adds an epoch. Returns how many epochs of its kind there are now.
     pub(crate) fn add(&mut self, calls: Vec<MeasuredCall>) -> usize {
-        let are_alike = |kind: &&mut Vec<Vec<MeasuredCall>>| {
+        let is_its_kind = |kind: &&mut Vec<Vec<MeasuredCall>>| {
             kind[0].len() == calls.len() && kind[0].iter().zip(&calls).all(|(a, b)| a.does_the_same(b))
         };
-        match self.kinds.iter_mut().find(are_alike) {
+        match self.kinds.iter_mut().find(is_its_kind) {
             Some(kind) => {
                 kind.push(calls);
                 kind.len()
@@ -31,13 +31,13 @@ impl TimedEpochs {
         }
     }
 
-    /// Returns the number of epochs that are alike, at most: of those, calls are typical.
+    /// Returns how many epochs of the most frequent kind there are.
     pub(crate) fn alike(&self) -> usize {
         self.most().len()
     }
 
-    /// Returns the calls of an epoch, each with the median of its times, or the least one if others were busy: disturbances only
-    /// slow a call.
+    /// Returns the calls of the most frequent kind, each with the median of its times, or the least one if others were busy:
+    /// disturbances only slow a call.
     pub(crate) fn typical(&self, busy: Busy) -> Vec<MeasuredCall> {
         let epochs = self.most();
         let of_call = |(place, call): (usize, &MeasuredCall)| {

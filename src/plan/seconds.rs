@@ -22,9 +22,9 @@ const MACHINE: f64 = 0.08;
 pub(crate) const COPY_IN: &str = "copy to the device";
 pub(crate) const COPY_OUT: &str = "copy to the host";
 
-/// Names under which the time between two calls is learned: of calls that one thread makes one after the other, without
-/// copies; and of others.
+/// Name under which the time between two calls is learned, if one thread makes them one after the other, without copies.
 const BETWEEN_CALLS: &str = "between calls";
+/// The same for other calls.
 pub(crate) const BETWEEN_CALLS_AND_COPIES: &str = "between calls and copies";
 
 /// Returns the name under which the time between two calls of a script is learned.

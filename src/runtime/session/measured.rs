@@ -80,7 +80,7 @@ pub(crate) struct MeasuredCall {
 }
 
 impl MeasuredCall {
-    /// Whether the other call, of another run, was to do the same.
+    /// Whether another call does the same work with the same kernel on the same part.
     pub(crate) fn does_the_same(&self, other: &Self) -> bool {
         (self.part, &self.kernel, &self.work) == (other.part, &other.kernel, &other.work)
     }
