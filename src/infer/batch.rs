@@ -8,6 +8,7 @@ use ndarray::{ArcArray2, Array2, s};
 
 use super::evaluation::Counts;
 use super::pass::Pass;
+use super::size::is_small;
 use super::spare_devices::SpareDevices;
 use super::spare_rows::SpareRows;
 use super::{Accuracy, Predictor};
@@ -15,10 +16,6 @@ use crate::bind::watched;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::runtime::Plans;
-
-/// A batch takes graphs until it has so many vertices and edges. A larger one leaves the caches; a smaller one spends more of
-/// its time on its preparation.
-pub(super) const BATCH_SIZE: usize = 1 << 18;
 
 /// A joined graph has offsets, sources, weights and features.
 const MOST_ARRAYS: usize = 4;
@@ -95,7 +92,7 @@ impl Predictor {
             lane.devices.keep(self, &joined, idle);
             Ok(prediction)
         }))?;
-        let keeps = size(&joined) <= BATCH_SIZE;
+        let keeps = is_small(&joined);
         let mut share = |all: Array2<f32>| if keeps { lane.rows.lend(all) } else { all.into_shared() };
         let logits = share(prediction.logits);
         let outputs: BTreeMap<_, _> = prediction.outputs.into_iter().map(|(name, all)| (name, share(all))).collect();
@@ -111,9 +108,4 @@ impl Predictor {
         });
         Ok(own.collect())
     }
-}
-
-/// Returns the number of vertices and edges.
-pub(super) fn size(data: &Dataset) -> usize {
-    data.graph().vertex_count() + data.graph().edge_count()
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Instant;
 
-use super::batch::{BATCH_SIZE, GraphPrediction, Lane, size};
+use super::batch::{GraphPrediction, Lane};
 use super::evaluation::Counts;
 use super::lanes::Lanes;
+use super::size::{BATCH_SIZE, is_small, size};
 use super::{Accuracy, Predictor};
 use crate::bind::label_kind;
 use crate::dataset::Dataset;
@@ -151,7 +152,7 @@ impl<I: Iterator<Item = Result<Dataset>>> Predictions<'_, I> {
         let (cores, mut first) = (self.cores(), None);
         while self.alone.is_none() && self.lanes.as_ref().is_none_or(Lanes::has_place) {
             let batch = self.take_batch();
-            let is_large = matches!(&batch[..], [large] if size(large) > BATCH_SIZE);
+            let is_large = matches!(&batch[..], [large] if !is_small(large));
             if cores == 1 || (is_large && first.is_none()) {
                 self.alone = Some(batch).filter(|batch| !batch.is_empty());
                 break;

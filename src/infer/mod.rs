@@ -12,6 +12,7 @@ mod metrics;
 mod pass;
 mod predictor;
 mod prepared;
+mod size;
 mod spare_devices;
 mod spare_rows;
 mod stored_rows;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Predictor;
-use super::batch::{BATCH_SIZE, size};
+use super::size::is_small;
 use crate::dataset::Dataset;
 use crate::runtime::{Devices, IdleDevice};
 
@@ -30,7 +30,7 @@ impl SpareDevices {
     /// Keeps devices that ran a graph or a batch, if it is small: memory of a large one would be kept beside later ones.
     pub(super) fn keep(&mut self, predictor: &Predictor, data: &Dataset, idle: Vec<IdleDevice>) {
         let devices = &predictor.options.devices;
-        let is_small = devices.in_place() && size(data) <= BATCH_SIZE;
-        self.devices = is_small.then(|| (devices.clone(), idle));
+        let keeps = devices.in_place() && is_small(data);
+        self.devices = keeps.then(|| (devices.clone(), idle));
     }
 }
