@@ -18,9 +18,10 @@ use crate::ranks::{Link, Ranks};
 /// Text below the flags.
 const HELP: &str = "\
 Without flags, this machine's cores are measured if they are not known yet: their rates, and the
-times of the kernels in short trainings on made-up graphs. `plan` does the same when it first needs
-them, and later trainings add what they have measured. What is older than 30 days is measured again,
-and so is what was measured beside other programs.
+times of the kernels in short trainings on made-up graphs. This takes about 110 s, or up to 5
+minutes beside other programs. `plan` does the same when it first needs them, and later trainings
+add what they have measured. What is older than 30 days is measured again, and so is what was
+measured beside other programs.
 
 With --ranks, the ranks are started by mpirun, on the machines that a job would use:
   mpirun -n 4 lapidary profile --ranks --out network.json
