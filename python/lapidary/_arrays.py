@@ -190,6 +190,15 @@ def _whole(array: Array) -> Array:
     return filled.astype(np.int64)
 
 
+def label_list(values: list[Any]) -> Array:
+    """Returns a label per vertex as an array: i64 with -1 for ``None`` if all are whole numbers, else objects."""
+    if all(value is None or isinstance(value, (int, np.integer)) for value in values):
+        return np.array([-1 if value is None else value for value in values], dtype=np.int64)
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
+
+
 def named(array: Array) -> tuple[Array, list[Any]]:
     """Numbers the different values of an array, in their order; ``None`` and NaN get -1. Returns numbers and values."""
     present = np.array([value is not None and value == value for value in array], dtype=bool)
@@ -206,6 +215,10 @@ def members(which: str, given: Any, vertices: int, index: Optional[Mapping[Any, 
         return None
     array = as_numpy(list(given) if isinstance(given, Set) else given)
     if array.dtype == np.bool_ or array.dtype == np.uint8:
+        if array.dtype == np.uint8 and array.size and array.max() > 1:
+            raise DataError(
+                f"`{which}` holds uint8, which is read as a mask of 0 and 1, but has a {array.max()}; convert ids to int64"
+            )
         if array.shape != (vertices,):
             hint = "; choose one column of it" if array.ndim == 2 else ""
             raise DataError(f"the mask `{which}` has shape {list(array.shape)}, expected [{vertices}]{hint}")
@@ -214,7 +227,10 @@ def members(which: str, given: Any, vertices: int, index: Optional[Mapping[Any, 
         return np.zeros(0, dtype=np.int64)
     if index is not None:
         return np.array([position(index, name, which) for name in array.tolist()], dtype=np.int64)
-    return checked_ids(array, which).astype(np.int64)
+    ids = checked_ids(array, which).astype(np.int64)
+    if len(ids) == vertices > 2 and ids.max() <= 1:
+        raise DataError(f"`{which}` has a 0 or 1 for each vertex and is read as ids; convert a mask to bool")
+    return ids
 
 
 def position(index: Mapping[Any, int], name: Any, what: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from ._arrays import Array, as_numpy, is_frame, is_series, is_sparse, position
+from ._arrays import Array, as_numpy, is_frame, is_series, is_sparse, label_list, position
 from .errors import DataError
 
 WEIGHT = "weight"
@@ -116,10 +116,7 @@ def _of_networkx(graph: Any, given: Mapping[str, Any], columns: Columns) -> Foun
 def _attribute(graph: Any, what: str, name: str) -> Any:
     """Returns an attribute of all vertices. Labels may be missing."""
     if what == "labels":
-        found = np.empty(len(graph), dtype=object)
-        found[:] = [data.get(name) for _, data in graph.nodes(data=True)]
-        whole = all(label is None or isinstance(label, (int, np.integer)) for label in found)
-        return np.array([-1 if label is None else label for label in found], dtype=np.int64) if whole else found
+        return label_list([data.get(name) for _, data in graph.nodes(data=True)])
     lacking = next((vertex for vertex, data in graph.nodes(data=True) if name not in data), None)
     if lacking is not None:
         raise DataError(f"the vertex {lacking!r} has no attribute `{name}`, which `{what}` asks for")
@@ -168,7 +165,13 @@ def _names(ends: tuple[Array, Array], given: Mapping[str, Any]) -> list[Any]:
 
 
 def _of_csr(graph: Any, _given: Mapping[str, Any], _columns: Columns) -> Found:
-    return Found(csr=graph)
+    indptr, indices = (as_numpy(part) for part in graph)
+    if indptr.ndim == indices.ndim == 1 and indptr.size and indptr[-1] != indices.size:
+        raise DataError(
+            f"a tuple is a CSR (indptr, indices), but `indptr` ends at {indptr[-1]} and there are {indices.size} indices; "
+            "give sources and targets as one array [2, E], as in np.stack([u, v])"
+        )
+    return Found(csr=(indptr, indices))
 
 
 def _of_edges(graph: Any, _given: Mapping[str, Any], _columns: Columns) -> Found:

@@ -84,6 +84,9 @@ _RANGES = {
     "embedding": (1, 2**32 - 1),
     "checkpoint_every_batches": (1, 2**63 - 1),
     "keep": (0, 2**63 - 1),
+    "patience": (1, 2**63 - 1),
+    "vertices": (0, 2**32 - 1),
+    "classes": (1, 2**32 - 1),
 }
 _NOT_NEGATIVE = ("epochs", "seed", "eval_every")
 

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from . import _arrays
+from . import _arrays, _fork, _settings
 from ._arrays import Array
 from ._graphs import Columns, Found, found_in
 from ._lapidary import NativeDataset
@@ -156,6 +156,7 @@ def dataset(
 
         data = lapidary.dataset(adjacency, features=x, labels=y, train=train_mask, test=test_mask)
     """
+    _fork.check()
     given = {"features": features, "labels": labels, "train": train, "val": val, "test": test}
     rest = {"edge_weights": edge_weights, "vertices": vertices, "classes": classes, "graph_ids": graph_ids}
     rest |= {"feature_norm": feature_norm, "name": name, "sparse": sparse}
@@ -164,6 +165,11 @@ def dataset(
         if unused:
             raise DataError(f"a dataset that is whole already takes no `{unused[0]}`")
         return graph if isinstance(graph, Dataset) else _opened(graph)
+    _settings.check_ranges({"vertices": vertices, "classes": classes})
+    if edge_weights is not None and _arrays.is_sparse(graph):
+        raise DataError(
+            "`edge_weights`: the values of a sparse matrix are its weights; put them there, as in A.data[:] = weights"
+        )
     found = found_in(graph, given, Columns(source, target, weight))
     return _built(found, {**given, **rest}, undirected)
 
@@ -182,9 +188,8 @@ def _built(found: Found, given: Mapping[str, Any], undirected: bool) -> Dataset:
         if given.get(what) is not None and not (isinstance(given[what], str) and getattr(found, what) is not None):
             setattr(found, what, given[what])
     names = found.names
-    if names is not None:
-        for what in ("features", "labels", *SPLITS):
-            setattr(found, what, _by_name(getattr(found, what), names, what))
+    for what in ("features", "labels", *SPLITS):
+        setattr(found, what, by_name(getattr(found, what), names, what))
     vertices = _vertex_count(found)
     rest = _rest(found, vertices, given)
     if found.csr is not None:
@@ -196,26 +201,39 @@ def _built(found: Found, given: Mapping[str, Any], undirected: bool) -> Dataset:
     return Dataset(_from_edges(found, vertices, undirected, rest), names)
 
 
-def _by_name(given: Any, names: list[Any], what: str) -> Any:
-    """Brings a table, a Series or a dict in the order of the vertices. Labels may be missing, and members of masks."""
-    if isinstance(given, Mapping):
-        default = None if what == "labels" else False
-        values = [given.get(name, default) for name in names]
-        return np.array(values, dtype=object if what == "labels" else bool)
-    if not _arrays.is_frame(given) and not _arrays.is_series(given):
+def by_name(given: Any, names: Optional[list[Any]], what: str) -> Any:
+    """Brings a table, a Series or a dict in the order of the vertices. Labels may be missing, and members of masks.
+
+    Raises:
+        DataError: if features of a vertex are missing, or a dict is given for vertices without names.
+    """
+    by_key = isinstance(given, Mapping)
+    if not by_key and not _arrays.is_frame(given) and not _arrays.is_series(given):
         return given
-    if _arrays.is_series(given) and what in SPLITS:
-        # A mask by name, or a list of names.
-        return given.reindex(names, fill_value=False) if given.dtype == bool else given.to_numpy()
-    lacking = next(iter(set(names) - set(given.index)), None) if what == "features" else None
-    if lacking is not None:
-        raise DataError(f"`{what}` has no row for the vertex {lacking!r}")
-    return given.reindex(names)
+    if names is None:
+        if by_key:
+            raise DataError(f"`{what}` is a dict, but the vertices have no names; give an array with a row per vertex")
+        return given
+    if what == "features":
+        there = given if by_key else set(given.index)
+        lacking = [name for name in names if name not in there]
+        if lacking:
+            raise DataError(f"`features` has no row for the vertex {lacking[0]!r}")
+        return np.array([_arrays.as_numpy(given[name]) for name in names]) if by_key else given.reindex(names)
+    if what == "labels":
+        return _arrays.label_list([given.get(name) for name in names]) if by_key else given.reindex(names)
+    if by_key:
+        return np.array([given.get(name, False) for name in names], dtype=bool)
+    # A mask by name, or a list of names.
+    return given.reindex(names, fill_value=False) if given.dtype == bool else given.to_numpy()
 
 
 def _vertex_count(found: Found) -> int:
     if found.csr is not None:
-        return max(len(found.csr[0]) - 1, 0)
+        rows = max(len(found.csr[0]) - 1, 0)
+        if found.vertices not in (None, rows):
+            raise DataError(f"`vertices` is {found.vertices}, but the graph has {rows}; leave `vertices` out")
+        return rows
     if found.vertices is not None:
         return int(found.vertices)
     for rows in (found.features, found.labels):

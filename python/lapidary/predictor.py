@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from . import _settings
+from . import _fork, _settings
 from ._arrays import Array
 from ._lapidary import NativePredictor
 from .data import Dataset, dataset
@@ -25,7 +25,12 @@ class Predictor:
     """
 
     def __init__(self, native: NativePredictor) -> None:
-        self._native = native
+        self._predictor = native
+
+    @property
+    def _native(self) -> NativePredictor:
+        _fork.check()
+        return self._predictor
 
     @classmethod
     @_settings.takes(_settings.DEVICES)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from ._arrays import Array, as_numpy, members, named
-from .data import Dataset, dataset
+from ._arrays import Array, as_numpy, is_series, label_list, named
+from .data import Dataset, by_name, dataset
 from .errors import DataError
 from .training import Run, train
 
@@ -78,6 +79,7 @@ class NodeClassifier(*_Bases):  # type: ignore[misc]
         Args:
             X: the graph.
             y: ``[vertices]``: the classes, of any type; -1, NaN or ``None`` for none. By default the graph's labels.
+                For vertices with names, also a Series or a dict by name; an array is in the order of the vertices.
             data: other arguments of :func:`lapidary.dataset`, such as ``features`` and ``train``.
 
         Raises:
@@ -106,15 +108,20 @@ class NodeClassifier(*_Bases):  # type: ignore[misc]
             y: ``[vertices]``, as in ``fit``.
             data: other arguments of :func:`lapidary.dataset`.
         """
+        made = _maybe(X, data)
         if y is None:
-            made = _maybe(X, data)
             test = self._run.predictor.evaluate(self._run.trainer.data if made is None else made).test
             if test is None:
                 raise DataError("there are no labels and no test split to compare with; give y")
             return test
-        truth = as_numpy(y)
+        truth = as_numpy(by_name(y, (made or self._run.trainer.data).names, "labels"))
         labelled = _codes(truth)[0] >= 0
-        return float(np.mean(self.predict(X, **data)[labelled] == truth[labelled]))
+        predicted = self.classes_[self._run.predict(made)]
+        if len(truth) != len(predicted):
+            raise DataError(f"`y` has {len(truth)} labels, expected {len(predicted)}: one per vertex")
+        if not labelled.any():
+            raise DataError("`y` labels no vertex, so there is nothing to compare with")
+        return float(np.mean(predicted[labelled] == truth[labelled]))
 
     @property
     def _run(self) -> Run:
@@ -147,10 +154,10 @@ def _maybe(X: Any, data: dict[str, Any]) -> Optional[Dataset]:
 
 
 def _codes(y: Array) -> tuple[Array, list[Any]]:
-    """Numbers the classes of labels. Integers below 0 are no class."""
+    """Numbers the classes of labels. Numbers below 0 and NaN are no class."""
     if y.ndim != 1:
         raise DataError(_ONE_CLASS)
-    if y.dtype.kind in "iu":
+    if y.dtype.kind in "iuf":
         classes, codes = np.unique(y[y >= 0], return_inverse=True)
         numbers = np.full(len(y), -1, dtype=np.int64)
         numbers[y >= 0] = codes.reshape(-1)
@@ -165,9 +172,15 @@ def _labelled(X: Any, y: Any, data: dict[str, Any]) -> tuple[Dataset, Array]:
         if made.labels is None:
             raise DataError(_ONE_CLASS)
         return made, np.array(made.class_names if made.class_names else range(made.classes))
-    codes, classes = _codes(as_numpy(y))
-    train: Optional[Array] = np.flatnonzero(codes >= 0)
-    if data.get("train") is not None:
-        train = members("train", data["train"], len(codes), None)
-    made = dataset(X, **{**data, "labels": codes, "classes": len(classes), "train": train})
-    return made, np.array(classes)
+    codes, classes = _codes(label_list(list(y.values())) if isinstance(y, Mapping) else as_numpy(y))
+    train = data.get("train")
+    learned = {"labels": _like(y, codes), "classes": len(classes)}
+    learned["train"] = _like(y, codes >= 0) if train is None else train
+    return dataset(X, **{**data, **learned}), np.array(classes)
+
+
+def _like(y: Any, values: Array) -> Any:
+    """Returns values for the vertices of ``y``, in its form: by name, or in order."""
+    if isinstance(y, Mapping):
+        return dict(zip(y, values.tolist()))
+    return type(y)(values, index=y.index) if is_series(y) else values

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from . import _settings
+from . import _fork, _settings
 from ._arrays import Array, as_numpy
 from ._lapidary import NativeCheckpoints, NativeTrainer
 from ._progress import Progress
@@ -60,7 +60,7 @@ class Trainer:
         self._evaluated: set[int] = set()
         self._resumed_at: Optional[int] = None
         self._checkpoints: Optional[NativeCheckpoints] = None
-        self._native = NativeTrainer(
+        self._trainer = NativeTrainer(
             self.data._native,
             _settings.model_settings(model, settings),
             _settings.training_settings(settings),
@@ -68,6 +68,11 @@ class Trainer:
             _settings.batch_settings(settings),
             None if weights is None else _named(weights),
         )
+
+    @property
+    def _native(self) -> NativeTrainer:
+        _fork.check()
+        return self._trainer
 
     @property
     def epoch(self) -> int:
@@ -144,6 +149,7 @@ class Trainer:
             The records of these epochs. Ctrl-C ends training between epochs or mini-batches, with ``KeyboardInterrupt``.
         """
         self._check_patience(patience)
+        _settings.check_ranges({"epochs": epochs})
         if epochs is None:
             epochs = max(self._settings["epochs"] - self.epoch, 0)
         callbacks, first = list(callbacks), len(self.history)
@@ -163,14 +169,13 @@ class Trainer:
                 break
             record = self.step()
             bar.show(record)
-            if any([callback(record) is True for callback in callbacks]):
+            if any([_is_true(callback(record)) for callback in callbacks]):
                 break
 
     def _check_patience(self, patience: Optional[int]) -> None:
         if patience is None:
             return
-        if patience < 1:
-            raise DataError(f"option `patience` cannot be {patience}: it is a number of epochs, at least 1")
+        _settings.check_ranges({"patience": patience})
         if self._settings["eval_every"] == 0:
             raise DataError(
                 "option `patience` compares validation accuracies, of which option `eval_every` 0 makes none"
@@ -250,6 +255,11 @@ class Trainer:
 
     def __repr__(self) -> str:
         return f"<Trainer of {self._model} on {self.data.name!r}: epoch {self.epoch}>"
+
+
+def _is_true(answer: Any) -> bool:
+    """Whether a callback returned ``True``, of Python or of numpy."""
+    return isinstance(answer, (bool, np.bool_)) and bool(answer)
 
 
 def _named(weights: Mapping[str, Any]) -> dict[str, Array]:

@@ -23,7 +23,7 @@ WRONG = {
     "large id": ((PATH + 2**32,), {}, "expected at most"),
     "id beyond": ((PATH,), {"vertices": 2}, "vertex 2, but there are 2 vertices"),
     "no vertices": ((np.zeros((2, 0), dtype=int),), {}, "without vertices"),
-    "offsets": (((np.array([0, 5]), np.array([0])),), {}, "last offset is 5, but there are 1 edges"),
+    "offsets": (((np.array([0, 5]), np.array([0])),), {}, "`indptr` ends at 5 and there are 1 indices; give sources and targets as one array"),
     "offsets fall": (((np.array([0, 2, 1]), np.array([0])),), {}, "offsets never fall"),
     "offsets of another type": (((np.array([0.0, 1.0]), np.array([0])),), {}, "`indptr` is float64"),
     "ids of two dimensions": (((np.array([0, 1]), np.zeros((1, 1), dtype=int)),), {}, "expected one dimension"),
@@ -61,6 +61,17 @@ WRONG = {
     "norm": ((PATH,), {"feature_norm": "column"}, "feature_norm"),
     "whole already": (("karate",), {"labels": [1]}, "takes no `labels`"),
     "graph ids": ((PATH,), {"graph_ids": [1, 0, 0]}, "graph_ids"),
+    "half a vertex": ((PATH,), {"vertices": 5.5}, "`vertices` cannot be 5.5: it is a whole number"),
+    "half a class": ((PATH,), {"labels": [0, 1, 0], "classes": 2.5}, "`classes` cannot be 2.5: it is a whole number"),
+    "vertices of a csr": (
+        ((np.array([0, 1, 2]), np.array([1, 0])),),
+        {"vertices": 3},
+        "`vertices` is 3, but the graph has 2",
+    ),
+    "sources and targets": (((np.array([0, 1, 2]), np.array([1, 2, 0])),), {}, r"np.stack\(\[u, v\]\)"),
+    "ids of one byte": ((PATH,), {"train": np.array([0, 2], dtype=np.uint8)}, "convert ids to int64"),
+    "mask of numbers": ((PATH,), {"train": np.array([1, 0, 1])}, "convert a mask to bool"),
+    "dict without names": ((PATH,), {"labels": {0: 1, 1: 0, 2: 1}}, "`labels` is a dict, but the vertices have no names"),
 }
 
 
@@ -100,7 +111,8 @@ SETTINGS = [
     ({"device_memory": "much"}, "`device_memory` cannot be `much`"),
     ({"partition": "nowhere.json"}, "nowhere.json"),
     ({"passes": "magic"}, "magic"),
-    ({"patience": 0}, "at least 1"),
+    ({"patience": 0}, "`patience` cannot be 0: it is a number from 1"),
+    ({"patience": 2.5}, "`patience` cannot be 2.5: it is a whole number"),
     ({"patience": 3, "eval_every": 0}, "`eval_every` 0 makes none"),
     ({"weights": {}}, "needs the weight"),
     ({"fanout": [3, 2]}, "`fanout` is for mini-batches, and needs option `batch`"),

@@ -156,6 +156,13 @@ def test_edge_weights_follow_their_edges(example: Example) -> None:
         assert same_graph(sorted_ones, lapidary.dataset(kind, **example.given))
 
 
+def test_weights_beside_a_sparse_matrix_are_refused(example: Example) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.csr_matrix((np.ones(example.edges.shape[1]), tuple(example.edges)), shape=(60, 60))
+    with pytest.raises(ValueError, match="the values of a sparse matrix are its weights"):
+        lapidary.dataset(matrix, edge_weights=np.ones(matrix.nnz))
+
+
 def test_scipy_without_weights(example: Example) -> None:
     sparse = pytest.importorskip("scipy.sparse")
     edges = (example.edges[0], example.edges[1])
@@ -275,6 +282,12 @@ def test_networkx(example: Example) -> None:
     assert same_graph(data, lapidary.dataset(graph, features="x", labels="group", **names))
     networkx.set_edge_attributes(graph, 2.0, "weight")
     assert not same_graph(data, lapidary.dataset(graph, features="x", labels="group", **names), norm="sum")
+    rows = {f"v{v}": row for v, row in reversed(list(enumerate(example.features)))}
+    numbers = {f"v{v}": int(label) for v, label in enumerate(example.labels)}
+    assert same_graph(data, lapidary.dataset(graph, features=rows, labels=numbers, **names))
+    del rows["v7"]
+    with pytest.raises(ValueError, match="no row for the vertex 'v7'"):
+        lapidary.dataset(graph, features=rows)
     by_name = {f"v{v}": "cat" for v in range(30)}
     assert lapidary.dataset(graph, labels=by_name).labels.tolist() == [0] * 30 + [-1] * 30
     directed = networkx.DiGraph([("a", "b"), ("b", "b")])

@@ -41,6 +41,31 @@ def test_classes_keep_their_numbers(example: Example) -> None:
     assert classifier.score(y=labels) > 0.9
 
 
+def test_labels_by_name(example: Example) -> None:
+    networkx, pandas = pytest.importorskip("networkx"), pytest.importorskip("pandas")
+    graph = networkx.Graph()
+    # Names are numbers, but not those of the vertices.
+    graph.add_nodes_from(range(159, 99, -1))
+    graph.add_edges_from((example.edges.T + 100).tolist())
+    labels = pandas.Series(np.array([20, 70])[example.labels], index=range(100, 160)).drop(index=example.test + 100)
+    given = {"features": pandas.DataFrame(example.features, index=range(100, 160))}
+    classifiers = [small().fit(graph, y, **given) for y in (labels, labels.to_dict(), labels.astype(object))]
+    for classifier in classifiers:
+        assert classifier.classes_.tolist() == [20, 70]
+        data = classifier.run_.trainer.data
+        assert data.names == list(range(159, 99, -1)) and data.split("train").size == 60 - example.test.size
+        assert (classifier.predict() == classifiers[0].predict()).all()
+        assert classifier.score(y=labels) == classifier.score(graph, labels.to_dict(), **given) > 0.9
+    in_order = np.array([labels.get(name, -1) for name in data.names])
+    assert (small().fit(graph, in_order, **given).predict() == classifiers[0].predict()).all()
+    splits = small().fit(graph, labels, train=[100, 101, 159], **given).run_.trainer.data.split("train")
+    assert splits.tolist() == [0, 58, 59]
+    with pytest.raises(ValueError, match="labels no vertex"):
+        classifier.score(y={})
+    with pytest.raises(ValueError, match="`y` has 3 labels, expected 60"):
+        classifier.score(y=np.array([20, 70, 70]))
+
+
 def test_labels_of_the_graph(example: Example) -> None:
     data = lapidary.dataset(example.edges, **example.given)
     classifier = small(patience=20, settings={"optimizer": "adamw"}).fit(data)
