@@ -280,14 +280,14 @@ def test_networkx(example: Example) -> None:
     assert same_graph(data, lapidary.dataset(graph, features="x", labels="group", **names))
     networkx.set_edge_attributes(graph, 1.0, "weight")
     assert same_graph(data, lapidary.dataset(graph, features="x", labels="group", **names))
-    networkx.set_edge_attributes(graph, 2.0, "weight")
-    assert not same_graph(data, lapidary.dataset(graph, features="x", labels="group", **names), norm="sum")
     rows = {f"v{v}": row for v, row in reversed(list(enumerate(example.features)))}
     numbers = {f"v{v}": int(label) for v, label in enumerate(example.labels)}
     assert same_graph(data, lapidary.dataset(graph, features=rows, labels=numbers, **names))
     del rows["v7"]
     with pytest.raises(ValueError, match="no row for the vertex 'v7'"):
         lapidary.dataset(graph, features=rows)
+    networkx.set_edge_attributes(graph, 2.0, "weight")
+    assert not same_graph(data, lapidary.dataset(graph, features="x", labels="group", **names), norm="sum")
     by_name = {f"v{v}": "cat" for v in range(30)}
     assert lapidary.dataset(graph, labels=by_name).labels.tolist() == [0] * 30 + [-1] * 30
     directed = networkx.DiGraph([("a", "b"), ("b", "b")])
