@@ -37,7 +37,7 @@ const NARROW: usize = 64;
 /// Most parts that the rows of a weight gradient are split into.
 const MOST_PARTS: usize = 16;
 
-/// Fewest rows of such a part.
+/// About the fewest rows of such a part.
 const LEAST_ROWS_OF_PART: usize = 2048;
 
 pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork<'_>], matmul: Matmul) -> Result<()> {
@@ -301,7 +301,12 @@ fn weight_grad<E: Element>(
 }
 
 fn rows_of_part(n: usize) -> usize {
-    n.div_ceil(MOST_PARTS).max(LEAST_ROWS_OF_PART)
+    rows_of_parts(n, LEAST_ROWS_OF_PART, MOST_PARTS)
+}
+
+/// Returns how many rows each of the equal parts of `n` rows has: there are at most `most_parts`, of about `least` rows or more.
+pub(super) fn rows_of_parts(n: usize, least: usize, most_parts: usize) -> usize {
+    n.div_ceil(n.div_ceil(least).clamp(1, most_parts)).max(1)
 }
 
 /// Returns how many rows a task of a product of `n` rows has.
@@ -352,7 +357,7 @@ fn column_sum_as<E: Element>(x: MatView<'_, E>, out: &mut [f32]) -> Result<()> {
     if d == 0 {
         return Ok(());
     }
-    let sums = map_chunks(n, n.div_ceil(MOST_PARTS).max(LEAST_ROWS), |rows| {
+    let sums = map_chunks(n, rows_of_parts(n, LEAST_ROWS, MOST_PARTS), |rows| {
         let mut sum = vec![0.0f64; d];
         let x = &x.data()[rows.start * d..rows.end * d];
         Arch::new().dispatch(SumRows { x, sum: &mut sum });

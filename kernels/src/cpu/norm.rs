@@ -3,6 +3,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::linear::rows_of_parts;
 use super::parallel::{for_rows, map_chunks};
 use super::slots::Open;
 use super::sum::sums;
@@ -176,7 +177,7 @@ pub fn layer_norm_gain_grad(grad: MatView<'_>, x: MatView<'_>, eps: f32, out: &m
     if d == 0 {
         return Ok(());
     }
-    let parts = map_chunks(n, n.div_ceil(MOST_PARTS).max(LEAST_ROWS), |rows| {
+    let parts = map_chunks(n, rows_of_parts(n, LEAST_ROWS, MOST_PARTS), |rows| {
         let mut sum = vec![0.0f64; d];
         let cells = rows.start * d..rows.end * d;
         let (grad, x) = (&grad.data()[cells.clone()], &x.data()[cells]);

@@ -6,7 +6,7 @@
 use super::call::{BlockSlots, Call, Mat, Window};
 use super::record::{Dim, Domain, Operand, Row, Stored};
 use super::types::{BlockSpec, DType, RowSpace, TensorType};
-use super::{Grid, Op, RowStep, Slice};
+use super::{AttentionRows, Grid, Move, Op, RowStep, Slice};
 use crate::error::{Error, Result};
 
 /// A size: a number, or a row space whose row count is not known before lowering.
@@ -278,7 +278,7 @@ impl Call {
 
     /// Returns the operand at an index of the head's record.
     fn operand(&self, place: usize) -> Option<&Mat> {
-        let inputs = self.head_inputs().len();
+        let inputs = self.op.head().record().inputs.len();
         if place < inputs { self.inputs.get(place) } else { self.outputs.get(place - inputs) }
     }
 
@@ -330,6 +330,7 @@ impl Call {
         if self.sum.is_some() && !head.gathers() && !head.record().sums {
             return Err(Error::NoSum { call });
         }
+        self.check_count(call)?;
         self.check_stored(call)?;
         let mut sizes = self.sizes();
         for (_, operand, mat) in self.head_operands() {
@@ -343,10 +344,32 @@ impl Call {
         self.check_sources(call)
     }
 
-    /// Checks the shapes of a copied rectangle, and of the parts of a grid.
+    /// Checks how many operands there are.
+    fn check_count(&self, call: &'static str) -> Result<()> {
+        let same = |operand, want, got| crate::error::check_shape(call, operand, [want, 1], [got, 1]);
+        let inputs = if self.op == Op::Move(Move::Concat) { self.inputs.len().max(1) } else { self.op.input_count() };
+        same("inputs", inputs, self.inputs.len())?;
+        // An operation can leave out its last outputs.
+        let outputs = self.outputs.len();
+        same("outputs", outputs.clamp(1, self.op.head().record().outputs.len()), outputs)
+    }
+
+    /// Checks the shapes of what only moves: a rectangle, columns, the parts of a grid, and those of an array.
     fn check_parts(&self, call: &'static str) -> Result<()> {
         let same = |operand, want: [usize; 2], got: [usize; 2]| crate::error::check_shape(call, operand, want, got);
         let shape = |mat: &Mat| [mat.rows, mat.cols];
+        match self.op {
+            Op::Move(Move::Concat) => {
+                let all = self.inputs.iter().fold(0, |all: usize, part| all.saturating_add(part.numbers()));
+                return same("out", [1, all], shape(&self.out()));
+            }
+            Op::AttentionRows(AttentionRows::Columns { part, .. }) => {
+                let [rows, cols] = shape(&self.inputs[0]);
+                let end = part.saturating_add(1).saturating_mul(self.out().cols);
+                return same("x", [rows, cols.max(end)], [rows, cols]);
+            }
+            _ => {}
+        }
         let Op::Linear(op) = self.op else { return Ok(()) };
         if let Some(Slice { first, shape: [rows, cols] }) = op.rectangle(self.inputs[0].rows) {
             same("out", [rows, cols], shape(&self.out()))?;
@@ -370,13 +393,21 @@ impl Call {
     fn check_stored(&self, call: &'static str) -> Result<()> {
         let differs = |operand, want, got| Error::Stored { call, operand, want, got };
         let mut sizes = self.sizes();
-        let mats = self.head_inputs().iter().chain(&self.outputs);
-        for (operand, mat) in self.op.head().record().operands().zip(mats) {
+        let record = self.op.head().record();
+        let inputs = self.head_inputs().iter().enumerate();
+        // Operations with any number of operands have one entry for all of them.
+        let inputs = inputs.filter_map(|(place, mat)| Some((record.inputs.get(place).or(record.inputs.last())?, mat)));
+        for (operand, mat) in inputs.chain(record.outputs.iter().zip(&self.outputs)) {
             sizes.learn_stored(operand.stored, mat.dtype).map_err(|want| differs(operand.name, want, mat.dtype))?;
         }
         for (_, operand, mat) in self.step_operands() {
             let mut sizes = sizes_of_step(self.out());
             sizes.learn_stored(operand.stored, mat.dtype).map_err(|want| differs(operand.name, want, mat.dtype))?;
+        }
+        if let (false, Some(sum)) = (self.op.head().gathers(), self.sum)
+            && sum.dtype != self.out().dtype
+        {
+            return Err(differs("sum", self.out().dtype, sum.dtype));
         }
         if self.op.head().gathers() {
             let own = self.inputs[0].dtype;
@@ -443,4 +474,62 @@ fn check_shape(call: &'static str, sizes: &mut Sizes, operand: &Operand, mat: &M
     let [rows, cols] = operand.shape(sizes).map(|size| size.and_then(Extent::count));
     let want = [rows.unwrap_or(got[0]), cols.unwrap_or(got[1])];
     Err(Error::Shape { call, operand: operand.name, want, got })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::memory::Slot;
+    use crate::op::Linear;
+
+    /// Returns matrices of these shapes, each in a slot of its own.
+    fn mats(shapes: &[[usize; 2]]) -> Vec<Mat> {
+        shapes.iter().enumerate().map(|(slot, &[rows, cols])| Mat::f32(Slot(slot as u32), rows, cols)).collect()
+    }
+
+    #[track_caller]
+    fn refused(call: &Call, word: &str) {
+        let error = call.check().unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+
+    #[test]
+    fn what_does_not_fit_any_number_of_operands_is_refused() {
+        let concat = |parts: &[[usize; 2]], out: usize| {
+            let (inputs, out) = (mats(parts), Mat::f32(Slot(99), 1, out));
+            Call { inputs, outputs: vec![out], ..Call::concat(&[(Slot(0), 1)], Slot(99)) }
+        };
+        concat(&[[1, 3], [1, 4]], 7).check().unwrap();
+        refused(&concat(&[[1, 3], [1, 4]], 6), "out is [1, 6], but the call needs [1, 7]");
+        refused(&concat(&[], 0), "inputs is [0, 1]");
+        let mut of_ids = concat(&[[1, 3], [1, 4]], 7);
+        of_ids.inputs[1].dtype = DType::U32;
+        refused(&of_ids, "part is stored as");
+        let beside = |strips: &[[usize; 2]], count: usize| {
+            let mut call = Call::concat(&[(Slot(0), 1)], Slot(99));
+            call.op = Op::Linear(Linear::Beside { strips: count, cols: 5 });
+            Call { inputs: mats(strips), outputs: vec![Mat::f32(Slot(99), 4, 5)], ..call }
+        };
+        beside(&[[4, 2], [4, 3]], 2).check().unwrap();
+        refused(&beside(&[[4, 2], [4, 3]], 3), "inputs is [2, 1], but the call needs [3, 1]");
+        refused(&beside(&[[4, 2], [3, 3]], 2), "part is [3, 3]");
+        let mut of_ids = beside(&[[4, 2], [4, 3]], 2);
+        of_ids.inputs[1].dtype = DType::U32;
+        refused(&of_ids, "strip is stored as");
+    }
+
+    #[test]
+    fn columns_that_do_not_exist_are_refused() {
+        let columns = |part| {
+            let op = AttentionRows::Columns { parts: 2, part };
+            Call::new(op, [Mat::f32(Slot(0), 4, 6)], [Mat::f32(Slot(1), 4, 3)])
+        };
+        columns(1).check().unwrap();
+        refused(&columns(2), "x is [4, 6], but the call needs [4, 9]");
+        let sums = Call::new(Linear::ColumnSum, [Mat::f32(Slot(0), 4, 6)], [Mat::f32(Slot(1), 1, 6)]).added_to(Slot(2));
+        sums.check().unwrap();
+        let sum = sums.sum.map(|sum| Mat { dtype: DType::U32, ..sum });
+        refused(&Call { sum, ..sums }, "sum is stored as");
+    }
 }

@@ -27,6 +27,9 @@ pub(super) struct Found {
 /// Search steps per requested set.
 const STEPS_A_SET: usize = 16;
 
+/// Candidates that a search looks at, one within the other.
+const DEEPEST: usize = 2048;
+
 /// Finds at most `most` sets of candidates that free at least `excess` bytes and cost less than `budget`. Only minimal
 /// sets are returned, in which no member could stay: keeping more is never worse, so other sets need not be tried.
 ///
@@ -137,7 +140,7 @@ impl Search<'_> {
         {
             return true;
         }
-        if self.sets.len() == self.most || self.steps == 0 {
+        if self.sets.len() == self.most || self.steps == 0 || first == DEEPEST {
             return false;
         }
         self.steps -= 1;
@@ -189,6 +192,14 @@ mod tests {
         let mut sets: Vec<Vec<usize>> = found.sets.iter().map(name).collect();
         sets.sort();
         sets
+    }
+
+    #[test]
+    fn many_candidates_do_not_overflow_the_stack() {
+        let mut candidates: Vec<Candidate> = (0..200_000).map(|t| candidate(t, 1, 1)).collect();
+        let found = evictions(&mut candidates, 150_000, i128::MAX, 100_000);
+        assert!(!found.complete);
+        assert_eq!(found.sets, [(0..150_000).collect::<Vec<_>>()]);
     }
 
     #[test]

@@ -27,11 +27,17 @@ use super::problem::Problem;
 use super::schedule::{Schedule, Turn};
 use crate::tasks::{TaskId, TensorId, TensorKind};
 
+/// Most bytes of the states of a search.
+const MOST_BYTES: usize = 1 << 30;
+
 /// Returns the schedule, and whether it is the optimum over all orders that the request allows.
 ///
-/// Beyond `states` states, and with more than [`Limit::LARGE_OPS`] ops, it returns the best schedule in program order. If
+/// Beyond `states` states, or a gigabyte of them, and with more than [`Limit::LARGE_OPS`] ops, it returns the best schedule in program order. If
 /// that takes as many states again, it returns the schedule with the eviction set that is tried first at each op.
 pub(super) fn schedule(problem: &Problem, states: usize) -> (Schedule, bool) {
+    // The ops and the tensors that are cached, and those that the op before left.
+    let state_bytes = (problem.ops() + 2 * problem.tensors()).div_ceil(8);
+    let states = states.min(MOST_BYTES / state_bytes.max(1));
     let is_large = problem.order.is_none() && problem.ops() > Limit::LARGE_OPS;
     let found = if is_large { None } else { Search::new(problem, problem.order.clone()).best(states, states) };
     if let Some(found) = found {
