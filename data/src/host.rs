@@ -1,5 +1,7 @@
 //! Properties of the host. Sizes that it could never hold are refused before anything is allocated.
 
+use std::path::Path;
+
 use bytesize::ByteSize;
 
 /// The memory that is assumed if the system does not report it: more than any machine has.
@@ -9,12 +11,13 @@ const UNKNOWN_BYTES: u64 = 1 << 44;
 /// not compared with the memory is found.
 const FUZZING_BYTES: u64 = 16 << 20;
 
-/// Returns the memory of the host, in bytes.
+/// Returns the memory of the host, in bytes, or of the container if that is limited to less.
 pub fn memory_bytes() -> u64 {
     if cfg!(fuzzing) {
         return FUZZING_BYTES;
     }
-    kib_of("/proc/meminfo", "MemTotal:").unwrap_or(UNKNOWN_BYTES)
+    let limits = control_groups().into_iter().map(|group| group.limit_bytes);
+    limits.chain(kib_of("/proc/meminfo", "MemTotal:")).min().unwrap_or(UNKNOWN_BYTES)
 }
 
 /// Returns the memory that this process can still get, in bytes: what the system has free, within the limits of the
@@ -24,8 +27,54 @@ pub fn free_bytes() -> u64 {
         return FUZZING_BYTES;
     }
     let free = kib_of("/proc/meminfo", "MemAvailable:");
-    let container = || std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok();
-    [free, container(), address_space_left()].into_iter().flatten().min().unwrap_or(UNKNOWN_BYTES)
+    let left = control_groups().into_iter().map(|group| group.limit_bytes.saturating_sub(group.used_bytes));
+    left.chain(free).chain(address_space_left()).min().unwrap_or(UNKNOWN_BYTES)
+}
+
+/// What a control group with a limit says about memory.
+#[derive(Debug, PartialEq)]
+struct ControlGroup {
+    limit_bytes: u64,
+    /// What its processes use, without files that the system can drop.
+    used_bytes: u64,
+}
+
+/// Returns the control groups that limit this process: its own and those above it. Containers are made of them.
+fn control_groups() -> Vec<ControlGroup> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    control_groups_in(Path::new("/sys/fs/cgroup"), &own)
+}
+
+/// Returns the groups with a limit that are mounted at `root`. `own` has a line for each hierarchy, with the group of this
+/// process. In a container, the groups above its own may not be seen.
+fn control_groups_in(root: &Path, own: &str) -> Vec<ControlGroup> {
+    let mut found = Vec::new();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(kind), Some(group)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        // The files of the second version of control groups, and of the first.
+        let (root, names) = match kind {
+            "" => (root.to_owned(), ["memory.max", "memory.current", "inactive_file"]),
+            _ if kind.split(',').any(|kind| kind == "memory") => {
+                let names = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
+                (root.join("memory"), names)
+            }
+            _ => continue,
+        };
+        let group = Path::new(group.trim_start_matches('/'));
+        found.extend(group.ancestors().filter_map(|group| control_group(&root.join(group), names)));
+    }
+    found
+}
+
+/// Reads the limit and the use of a control group. A group without a limit says `max`, or has no such file.
+fn control_group(folder: &Path, [limit, used, files]: [&str; 3]) -> Option<ControlGroup> {
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+    let limit_bytes = number(limit)?;
+    let stat = read("memory.stat").unwrap_or_default();
+    let of_files = stat.lines().find_map(|line| line.strip_prefix(files)?.trim().parse().ok()).unwrap_or(0);
+    Some(ControlGroup { limit_bytes, used_bytes: number(used).unwrap_or(0).saturating_sub(of_files) })
 }
 
 /// Returns how much the address space may still grow, if it is limited.
@@ -129,16 +178,22 @@ pub fn product(sizes: [u64; 3]) -> u64 {
 
 /// Returns a message if `need_bytes` exceeds `have_bytes`, otherwise `None`.
 pub fn shortage(need_bytes: u64, have_bytes: u64) -> Option<String> {
+    if need_bytes <= have_bytes {
+        return None;
+    }
     let more = if need_bytes == u64::MAX { " or more" } else { "" };
     let [need, have] = told_apart(need_bytes, have_bytes);
-    (need_bytes > have_bytes).then(|| format!("needs {need}{more}, but this host has {have}"))
+    Some(format!("needs {need}{more}, but this host has {have}"))
 }
 
 /// Returns a message if `need_bytes` exceeds the memory that is free, `free_bytes`.
 pub fn lack(need_bytes: u64, free_bytes: u64) -> Option<String> {
+    if need_bytes <= free_bytes {
+        return None;
+    }
     let more = if need_bytes == u64::MAX { " or more" } else { "" };
     let [need, free] = told_apart(need_bytes, free_bytes);
-    (need_bytes > free_bytes).then(|| format!("needs {need}{more}, but {free} of memory are free"))
+    Some(format!("needs {need}{more}, but {free} of memory are free"))
 }
 
 /// Two sizes with a unit, with as many decimals (up to 3) as tell them apart; where that is not enough, in bytes.
@@ -150,6 +205,7 @@ pub fn told_apart(a: u64, b: u64) -> [String; 2] {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -163,6 +219,32 @@ mod tests {
         assert!(memory_bytes() > 1 << 20);
         assert!(free_bytes() > 1 << 20 && free_bytes() <= memory_bytes());
         assert_eq!(lack(2 << 30, 1 << 30).as_deref(), Some("needs 2.0 GiB, but 1.0 GiB of memory are free"));
+    }
+
+    #[test]
+    fn the_limits_of_containers_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let group = |limit_bytes, used_bytes| ControlGroup { limit_bytes, used_bytes };
+        // The second version: the job is limited, the group within it is not.
+        write("job/memory.max", "8000\n");
+        write("job/memory.current", "5000\n");
+        write("job/memory.stat", "anon 3000\ninactive_file 1500\nactive_file 500\n");
+        write("job/step/memory.max", "max\n");
+        assert_eq!(control_groups_in(root.path(), "0::/job/step\n"), [group(8000, 3500)]);
+        assert_eq!(control_groups_in(root.path(), "0::/\n"), []);
+        // The root of a container's own view has its limit.
+        write("memory.max", "9000\n");
+        assert_eq!(control_groups_in(root.path(), "0::/elsewhere\n"), [group(9000, 0)]);
+        // The first version.
+        write("memory/box/memory.limit_in_bytes", "7000\n");
+        write("memory/box/memory.usage_in_bytes", "100\n");
+        let own = "5:cpu,cpuacct:/box\n4:memory:/box\nnonsense\n";
+        assert_eq!(control_groups_in(root.path(), own), [group(7000, 100)]);
     }
 
     #[test]

@@ -61,13 +61,16 @@ impl Dataset {
         let Some(first) = all.first() else {
             return Err(Error::NotJoined { dataset: String::new(), why: "there is none".into() });
         };
-        all.iter().try_for_each(|data| data.check_beside(first))?;
+        let labelled = || all.iter().filter(|data| data.labels.is_some());
+        let first_labelled = labelled().next().unwrap_or(first);
+        all.iter().try_for_each(|data| data.check_beside(first).and_then(|()| data.check_beside(first_labelled)))?;
         let vertices = all.iter().map(|data| data.graph.vertex_count()).sum::<usize>();
         if vertices > MAX_VERTICES {
             let why = format!("together they have {vertices} vertices, and a graph has at most {MAX_VERTICES}");
             return Err(Error::NotJoined { dataset: first.name.clone(), why });
         }
-        let names = first.class_names.clone().filter(|_| all.iter().all(|data| data.class_names == first.class_names));
+        let names = &first_labelled.class_names;
+        let names = names.clone().filter(|_| labelled().all(|data| data.class_names == *names));
         let unlabelled = Self {
             name: first.name.clone(),
             graph: first.graph.clone(),

@@ -28,8 +28,7 @@ impl Dataset {
     /// permutation is in `permutation.npy`.
     ///
     /// # Errors
-    /// [`Error::Option`] if `dir` is empty; [`Error::Exists`] if it exists and is not an empty directory;
-    /// [`Error::Io`], which leaves nothing behind.
+    /// As [`Dataset::check_destination`]; [`Error::Io`], which leaves nothing behind.
     pub fn write(&self, dir: impl AsRef<Path>) -> Result<()> {
         self.write_with(dir.as_ref(), |_| Ok(()))
     }
@@ -37,10 +36,12 @@ impl Dataset {
     /// Checks whether a dataset could be written to `dir`. Call it before long work.
     ///
     /// # Errors
-    /// [`Error::Option`] if `dir` is empty; [`Error::Exists`] if it exists and is not an empty directory.
+    /// [`Error::Option`] if `dir` is an empty path, the working directory or a mount point; [`Error::Exists`] if it exists and
+    /// is not an empty directory.
     pub fn check_destination(dir: impl AsRef<Path>) -> Result<()> {
         check_path(dir.as_ref())?;
-        refuse_if_full(dir.as_ref())
+        refuse_if_full(dir.as_ref())?;
+        refuse_if_fixed(dir.as_ref())
     }
 
     /// Writes the dataset, and the files that `more` adds.
@@ -56,6 +57,8 @@ impl Dataset {
         more: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<()> {
         Self::check_destination(dir)?;
+        // A link to an empty directory stays: the dataset takes the place of the directory.
+        let dir = &dir.canonicalize().unwrap_or_else(|_| dir.into());
         let parent = match dir.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -145,6 +148,30 @@ fn refuse_if_full(dir: &Path) -> Result<()> {
         Err(_) => dir.symlink_metadata().is_ok(),
     };
     if full { Err(Error::Exists { path: dir.into() }) } else { Ok(()) }
+}
+
+/// Refuses an empty directory that no other can take the place of.
+fn refuse_if_fixed(dir: &Path) -> Result<()> {
+    let Ok(real) = dir.canonicalize() else { return Ok(()) };
+    let found = match std::env::current_dir().and_then(|here| here.canonicalize()) {
+        Ok(here) if here == real => "the working directory",
+        _ if is_mount_point(&real) => "a mount point",
+        _ => return Ok(()),
+    };
+    let (option, expected) = ("the path of the dataset", "the name of a new directory".into());
+    Err(Error::Option { option, found: found.into(), expected })
+}
+
+#[cfg(unix)]
+fn is_mount_point(dir: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let device = |path: &Path| path.metadata().map(|of| of.dev()).ok();
+    dir.parent().is_none_or(|parent| device(parent) != device(dir))
+}
+
+#[cfg(not(unix))]
+fn is_mount_point(dir: &Path) -> bool {
+    dir.parent().is_none()
 }
 
 /// Writes the files of features, with their rows in the given order.

@@ -62,7 +62,7 @@ impl ColumnNorms {
     /// are drawn already, O(n) and memory for all vertices.
     pub(super) fn draw(&self, graph: &Graph, count: usize, of_layer: u64, chosen: &mut Chosen) {
         chosen.clear();
-        let next = self.arrive(graph, count, of_layer, chosen);
+        let next = self.arrive(graph, count.min(self.weights.len()), of_layer, chosen);
         let weights = chosen.table.vertices().iter().map(|&u| self.weight(u));
         chosen.stands_for.extend(weights.map(|weight| stands_for(weight, next)));
     }

@@ -247,7 +247,7 @@ impl Stretch {
             edges.extend((self.lo..self.hi).map(edge));
             return;
         }
-        let log_rest = (1.0 - density).ln();
+        let log_rest = (-density).ln_1p();
         let mut number = self.lo;
         loop {
             // The number of pairs before the next edge has a geometric distribution. 1 - random is above 0.

@@ -352,20 +352,21 @@ fn rows(job: &ImportJob<'_>) -> Result<Option<(usize, String)>> {
 /// Numbers matched vertices in the order of their rows, and vertices without a row after them.
 fn number_by(names: Names, matched: &mut Matched, order: &Order) -> Numbering {
     let vertices = matched.rows.len();
-    let keys = matched.rows.iter().map(|&row| &order.keys[row as usize]);
-    let numbers = |keys: &mut dyn Iterator<Item = &Arc<str>>| -> Option<Ids> {
-        // Only rows that hold a number can match a numeric vertex.
-        let ids: Vec<u64> = keys.map(|key| key.parse().unwrap_or_default()).collect();
-        (!ids.iter().copied().eq(0..ids.len() as u64)).then_some(Ids::Numbers(ids))
+    let keys: Vec<&Arc<str>> = matched.rows.iter().map(|&row| &order.keys[row as usize]).collect();
+    let names_of = |keys: &[&Arc<str>]| Ids::Names(keys.iter().map(|&key| key.clone()).collect());
+    // A row of a vertex without edges may hold any name.
+    let numbers = |keys: &[&Arc<str>]| match keys.iter().map(|key| key.parse().ok()).collect::<Option<Vec<u64>>>() {
+        Some(ids) => (!ids.iter().copied().eq(0..ids.len() as u64)).then_some(Ids::Numbers(ids)),
+        None => Some(names_of(keys)),
     };
     let table = std::mem::take(&mut matched.table);
     let (naming, ids) = match names {
         Names::Small(mut ranks) => {
             ranks.count();
-            (Naming::RankedTable(ranks, table), numbers(&mut { keys }))
+            (Naming::RankedTable(ranks, table), numbers(&keys))
         }
-        Names::Large(_) => (Naming::Table(table), numbers(&mut { keys })),
-        Names::Named(_) => (Naming::Table(table), Some(Ids::Names(keys.cloned().collect()))),
+        Names::Large(_) => (Naming::Table(table), numbers(&keys)),
+        Names::Named(_) => (Naming::Table(table), Some(names_of(&keys))),
     };
     Numbering { vertices, naming, ids }
 }

@@ -117,9 +117,15 @@ fn binary_features(meter: &Meter<'_>, path: &Path, vertices: usize) -> Result<Ra
     let mut from = meter.open(path, "it has the features")?;
     let row_bytes = 4 * vertices as u64;
     let width = from.bytes / row_bytes.max(1);
-    if width == 0 || from.bytes % row_bytes != 0 {
+    if row_bytes == 0 || width == 0 || from.bytes % row_bytes != 0 {
         let why = format!("has {} bytes, expected 4 for each of {vertices} vertices and each feature", from.bytes);
         return Err(Error::Import { file: path.display().to_string(), why });
+    }
+    if let Some(lack) = host::lack(from.bytes, host::free_bytes()) {
+        return Err(Error::Import {
+            file: path.display().to_string(),
+            why: format!("has {width} features: that {lack}"),
+        });
     }
     let width = width as usize;
     let mut data = Vec::with_capacity(vertices * width);

@@ -59,6 +59,10 @@ pub(super) fn load(job: &ImportJob<'_>) -> Result<Loaded> {
     if let Some(folder) = split_folder(&root)? {
         for (members, name) in parts.splits.iter_mut().zip(["train", "valid", "test"]) {
             let ids = Table::<i64>::read(&job.meter, &csv(&folder, name), "it is one of three splits", vertices)?;
+            if ids.width > 1 {
+                let why = format!("has {} cells in a line, expected one: the id of a vertex", ids.width);
+                return Err(Error::Import { file: csv(&folder, name).display().to_string(), why });
+            }
             *members = Some(Members::Ids(ids.cells));
         }
     }

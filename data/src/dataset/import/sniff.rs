@@ -46,7 +46,22 @@ pub(super) fn layout(job: &ImportJob<'_>) -> Result<Layout> {
         (None, asked) => asked,
     };
     let block = Blocks::new(text, job.source.display().to_string()).next()?.unwrap_or_default();
-    Ok(layout_of(&block, header))
+    let layout = layout_of(&block, header);
+    match &layout.header {
+        Some(header) if header.certain && count(&layout.first) > count(&header.titles) => Err(job.wrong(format!(
+            "line {} has {} titles, but the next one {} cells, so it is not known which title is of which cell; write the file \
+             without the names of rows, or with a title for them",
+            header.line,
+            count(&header.titles),
+            count(&layout.first)
+        ))),
+        _ => Ok(layout),
+    }
+}
+
+/// Returns the number of cells up to the last one that is not empty.
+fn count(cells: &[String]) -> usize {
+    cells.iter().rposition(|cell| !cell.is_empty()).map_or(0, |last| last + 1)
 }
 
 fn layout_of(text: &[u8], header: Option<bool>) -> Layout {
@@ -89,13 +104,17 @@ fn split(line: &[u8], delimiter: u8) -> Vec<String> {
     record.iter().map(|cell| String::from_utf8_lossy(cell).trim().to_string()).collect()
 }
 
-/// Returns the delimiter of a line. If it starts with two numbers, this is what separates them. For names it is a tab,
-/// comma, semicolon or blank, in this order of preference.
+/// Returns the delimiter of a line. If it starts with two numbers, this is what separates them: a tab only if it is one, and
+/// the second number ends with one too. For names it is a tab, comma, semicolon or blank, in this order of preference.
 pub(super) fn delimiter(line: &[u8]) -> u8 {
     if starts_with_numbers(line) {
-        let digits = line.trim_ascii_start().iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(0);
-        let between = line.trim_ascii_start()[digits..].iter().take_while(|byte| !byte.is_ascii_digit());
-        return between.copied().find(|byte| matches!(byte, b',' | b';')).unwrap_or(b' ');
+        let past_digits = |text: &[u8]| text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+        let line = line.trim_ascii();
+        let rest = &line[past_digits(line)..];
+        let (between, second) = rest.split_at(rest.iter().position(u8::is_ascii_digit).unwrap_or(rest.len()));
+        let is_tabbed = between == b"\t" && matches!(second.get(past_digits(second)), None | Some(b'\t'));
+        let other = if is_tabbed { b'\t' } else { b' ' };
+        return between.iter().copied().find(|byte| matches!(byte, b',' | b';')).unwrap_or(other);
     }
     // A delimiter within quotes is text.
     let mut quoted = false;
@@ -193,6 +212,9 @@ mod tests {
         assert_eq!(of(",source,target\n0,12,15\n").ends, [1, 2]);
         assert_eq!(of("\"weight\",\"target\",\"source\"\n1,a,b\n").ends, [2, 1]);
         assert_eq!(of("a,b\n1,2\n").ends, [0, 1]);
+        // The first column is that of the names of rows, as pandas writes it.
+        let layout = of("\tsource\ttarget\n0\t12\t15\n");
+        assert_eq!((layout.ends, layout.first), ([1, 2], vec!["0".into(), "12".into(), "15".into()]));
     }
 
     #[test]
@@ -205,7 +227,11 @@ mod tests {
             ("\"a,b\";c", b';'),
             ("1 2 0,5", b' '),
             ("1, 2", b','),
-            ("1\t2", b' '),
+            ("1\t2", b'\t'),
+            ("1\t2\tNew York", b'\t'),
+            ("1\t2 0.5", b' '),
+            ("1 \t2", b' '),
+            ("1\t\t2", b' '),
         ] {
             assert_eq!(delimiter(line.as_bytes()), want, "{line}");
         }

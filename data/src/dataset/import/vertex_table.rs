@@ -282,6 +282,11 @@ impl<'a> Rows<'a> {
                             .reading
                             .wrong(format!("line {line} has no name in the column of the vertices")));
                     }
+                    if name.contains(['\n', '\r']) {
+                        return Err(self.reading.wrong(format!(
+                            "line {line} has a name with a line break, and names are kept one a line"
+                        )));
+                    }
                     self.keys.push(name.into());
                     self.lines.push(line);
                 }

@@ -90,7 +90,7 @@ impl Dataset {
             MadeFeatures::OneHot => one_hot(self),
             MadeFeatures::Random => random(self),
             MadeFeatures::Spectral => {
-                let (cells, width) = spectral::leading(&self.graph, self.directed, WIDTH);
+                let (cells, width) = spectral::leading((&self.graph, self.directed), |v| self.original(v), WIDTH);
                 dense(cells, width)
             }
         };

@@ -19,8 +19,13 @@ const CHUNK: usize = 4096;
 /// A column whose squared norm falls below this share of what it was depends on those before it.
 const DEPENDENT: f64 = 1e-10;
 
-/// Returns up to `most` columns, row by row, and their number.
-pub(super) fn leading(graph: &Graph, directed: bool, most: usize) -> (Vec<f32>, usize) {
+/// Returns up to `most` columns of a graph, directed or not, row by row, and their number. Where a vertex begins depends on
+/// its `original` id.
+pub(super) fn leading(
+    (graph, directed): (&Graph, bool),
+    original: impl Fn(usize) -> u32 + Sync,
+    most: usize,
+) -> (Vec<f32>, usize) {
     let n = graph.vertex_count();
     let width = most.min(n);
     let back = directed.then(|| graph.transpose_without_permutation());
@@ -28,7 +33,7 @@ pub(super) fn leading(graph: &Graph, directed: bool, most: usize) -> (Vec<f32>, 
     let scale: Vec<f32> = (0..n).map(|v| 1.0 / (degree(v).max(1) as f32).sqrt()).collect();
     let mut x = vec![0.0f32; n * width];
     x.par_chunks_exact_mut(width).enumerate().for_each(|(v, row)| {
-        fill_random(v as u32, row);
+        fill_random(original(v), row);
         // The first eigenvector is known.
         row[0] = (degree(v) as f32).sqrt();
     });
@@ -117,7 +122,7 @@ mod tests {
             clique(0).chain(clique(side)).chain([(0, side)]).flat_map(|(a, b)| [(a, b), (b, a)]).collect();
         let n = 2 * side as usize;
         let graph = Graph::from_edges(n, &edges).expect("the ends are vertices");
-        let (x, width) = leading(&graph, false, 2);
+        let (x, width) = leading((&graph, false), |v| v as u32, 2);
         assert_eq!(width, 2);
         let column = |j: usize| (0..n).map(|v| f64::from(x[v * width + j])).collect::<Vec<_>>();
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / n as f64;
@@ -133,7 +138,7 @@ mod tests {
     #[test]
     fn more_columns_than_the_graph_has_are_0() {
         let graph = Graph::from_edges(3, &[(0, 1), (1, 0)]).expect("the ends are vertices");
-        let (x, width) = leading(&graph, false, 32);
+        let (x, width) = leading((&graph, false), |v| v as u32, 32);
         assert_eq!(width, 3);
         assert!(x.iter().all(|x| x.is_finite()));
     }

@@ -357,22 +357,23 @@ impl Vm {
         let Some(&Object::Global(global)) = self.pickle.object(callee) else {
             return Err(self.wrong("calls something that is not a name"));
         };
-        let items = self.pickle.items(args).unwrap_or_default().to_vec();
+        let items = self.pickle.items(args).unwrap_or_default();
+        let (first, count) = (items.first().copied(), items.len());
         match global {
             Global::Dict => self.push_object(Object::Dict(Vec::new())),
-            Global::List if items.is_empty() => self.push_object(Object::List(Vec::new())),
-            Global::Bytes if items.is_empty() => self.push_extra(&[], Value::Bytes),
-            Global::Bytes if matches!(items[..], [Value::Bytes(_)]) => {
-                self.push(items[0]);
+            Global::List if count == 0 => self.push_object(Object::List(Vec::new())),
+            Global::Bytes if count == 0 => self.push_extra(&[], Value::Bytes),
+            Global::Bytes if let (Some(bytes @ Value::Bytes(_)), 1) = (first, count) => {
+                self.push(bytes);
                 Ok(())
             }
             Global::Encode => {
-                let latin = items.first().and_then(|&text| self.pickle.text(text)).and_then(to_latin1);
+                let latin = first.and_then(|text| self.pickle.text(text)).and_then(to_latin1);
                 let latin = latin.ok_or_else(|| self.wrong("encodes text that is not latin-1"))?;
                 self.push_extra(&latin, Value::Bytes)
             }
             Global::Reconstruct | Global::Reconstructor => {
-                let class = items.first().and_then(|&class| self.pickle.object(class));
+                let class = first.and_then(|class| self.pickle.object(class));
                 let Some(&Object::Global(class @ (Global::Ndarray | Global::Csr | Global::Dtype))) = class else {
                     return Err(self.wrong("creates an object that is not an array"));
                 };
