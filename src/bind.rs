@@ -113,7 +113,7 @@ pub(crate) fn uses_edge_weights(model: &Model, data: &Dataset, features: Feature
         return Err(Error::DataLacks {
             dataset: data.name().into(),
             what: "edge weights",
-            needed_by: "the model uses them: add edge_weights.npy, or set the option `edge_weights` to ignore",
+            needed_by: "the model uses them: add edge_weights.npy, or set option `edge_weights` to ignore",
         });
     }
     Ok(needed)
@@ -180,7 +180,7 @@ fn features(data: &Dataset) -> Result<&Features> {
         dataset: data.name().into(),
         what: "features",
         needed_by: "models read them: add features.npy, or features_indptr.npy, features_indices.npy and features_values.npy; or \
-                    set option `make_features`",
+                    let `lapidary train` make them with option `make_features`",
     })
 }
 

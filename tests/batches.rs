@@ -386,7 +386,7 @@ fn wrong_settings_are_errors() {
     };
     assert_eq!(
         error(Batches::new(2, neighbors("3,3,3")), Devices::cpu()),
-        "the model has 2 layers that gather, one behind the other, and the number of fan-outs is 3; give one for each layer"
+        "the model has 2 layers that gather, one behind the other, and the number of fan-outs is 3; give option `fanout` one for each layer"
     );
     assert!(error(Batches::new(2, neighbors("3")), Devices::cpu()).contains("the number of fan-outs is 1;"));
     assert!(error(Batches::new(2, neighbors(&["3"; 17].join(","))), Devices::cpu()).contains("1 to 16 layers"));

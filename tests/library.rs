@@ -352,8 +352,35 @@ fn gradients_that_nobody_kept_are_an_error() {
     let mut trainer = Trainer::builder(&model, &data).build().unwrap();
     trainer.step().unwrap();
     assert!(matches!(trainer.gradients(), Err(Error::NoGradients)));
-    let trainer = Trainer::builder(&model, &data).keep_gradients(true).build().unwrap();
+    let builder = || Trainer::builder(&model, &data).keep_gradients(true).build().unwrap();
+    let mut trainer = builder();
     assert!(matches!(trainer.gradients(), Err(Error::NoGradients)));
+    trainer.step().unwrap();
+    trainer.gradients().unwrap();
+    let snapshot = trainer.snapshot().unwrap();
+    // A state that is put back has no gradients, also where no step ever ran.
+    for mut restored in [trainer, builder()] {
+        restored.restore(&snapshot).unwrap();
+        assert!(matches!(restored.gradients(), Err(Error::NoGradients)));
+        restored.step().unwrap();
+        restored.gradients().unwrap();
+    }
+}
+
+#[test]
+fn activations_with_a_factor_below_0_are_refused() {
+    let data = karate();
+    let widths = [data.feature_width(), data.class_count()];
+    for factor in [-0.5, f32::NAN, f32::INFINITY] {
+        for leaky in [false, true] {
+            let model = Model::custom("mine", &widths, move |net, x, config| {
+                let x = net.linear(x, "lin", config.widths[1], true)?;
+                if leaky { net.leaky_relu(x, factor) } else { net.elu(x, factor) }
+            });
+            let error = Trainer::builder(&model, &data).build().unwrap_err().to_string();
+            assert!(error.contains("a finite factor of at least 0"), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -155,6 +155,11 @@ fn an_update_of_few_vertices_fits_where_the_first_pass_does() {
         let mut live = with(enough).live(&data).unwrap();
         let update = live.update(&[57], Array2::from_elem((1, 7), 0.5).view());
         assert_eq!(update.unwrap().vertices, [57, 58, 59], "{devices:?} with {enough} bytes");
+        // An update of all vertices is cut into as many runs as it takes.
+        let rows = features(false).mapv(|x| 0.5 - x);
+        let all: Vec<u32> = (0..90).collect();
+        assert_eq!(live.update(&all, rows.view()).unwrap().vertices.len(), 90);
+        agree(live.logits(), &with(enough).predict(&dataset(true, false, &rows)).unwrap(), 1e-5, "all");
     }
 }
 

@@ -80,7 +80,7 @@ pub enum Error {
     /// The weights of a vertex's in-edges cannot be divided by.
     #[error(
         "the dataset `{dataset}`: the weights of the in-edges of vertex {vertex} add up to {sum}, but the model divides \
-             by the sum, which has to be above 0; set the option `edge_weights` to ignore, or take another norm"
+             by the sum, which has to be above 0; set option `edge_weights` to ignore, or take another norm"
     )]
     EdgeWeights {
         /// The name of the dataset.

@@ -105,6 +105,8 @@ impl Lanes {
 impl Drop for Lanes {
     fn drop(&mut self) {
         self.batches = None;
+        // Nobody waits for the batches that are left: a lane ends when it cannot say what became of one.
+        self.done = channel().1;
         // Panics were sent as outcomes.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }

@@ -60,8 +60,12 @@ pub struct LivePredictions {
     supply: BatchSupply,
     /// Rows of features that differ from those of the data, normalised.
     changed: HashMap<u32, Vec<f32>>,
+    /// Whether a run reads features of vertices that did not change in this update.
+    reads_earlier_changes: bool,
     /// Vertices whose features changed in an update that failed.
     stale: Vec<u32>,
+    /// Whether the last update failed, so that the device is opened again.
+    failed: bool,
     /// What the stages made, by number.
     made: Vec<StoredRows>,
     logits: Array2<f32>,
@@ -154,7 +158,10 @@ impl Predictor {
             let stages: Vec<Stage> =
                 stages.map(|(gathers, program)| self.stage(gathers, program, made.len())).collect();
             let supply = BatchSupply::new(&pass.inputs, stages.iter().flat_map(|stage| stage.program.origins().keys()));
-            let session = self.open_stages(&stages, supply.inputs())?;
+            let session = self.open_stages(&stages, supply.inputs(), None)?;
+            let gathers_features =
+                |stage: &Stage| stage.gathers > 0 && stage.program.origins().keys().any(is_row_of_features);
+            let is_dense = matches!(supply.inputs().features, FeatureData::Dense { .. });
             let readers = match data.directed() {
                 true => data.graph().transpose_without_permutation(),
                 false => data.graph().clone(),
@@ -164,11 +171,13 @@ impl Predictor {
                 data: data.clone(),
                 readers,
                 norm: self.feature_norm.unwrap_or_else(|| data.default_feature_norm()),
-                stages,
                 session,
                 supply,
                 changed: HashMap::new(),
+                reads_earlier_changes: is_dense && stages.iter().any(gathers_features),
                 stale: Vec::new(),
+                failed: false,
+                stages,
                 made: kept,
                 logits: prediction.logits,
                 outputs: prediction.outputs,
@@ -200,8 +209,8 @@ impl Predictor {
         }
     }
 
-    /// Opens the first device for the stages.
-    fn open_stages(&self, stages: &[Stage], inputs: &Inputs) -> Result<Session> {
+    /// Opens the first device for the stages, in place of an old session if there is one.
+    fn open_stages(&self, stages: &[Stage], inputs: &Inputs, old: Option<&mut Session>) -> Result<Session> {
         let options = RunOptions { devices: self.options.devices.first(), ..self.options.clone() };
         let programs: Vec<(&str, &Program)> = stages.iter().map(|stage| ("stage", &stage.program)).collect();
         let kept =
@@ -223,7 +232,10 @@ impl Predictor {
             plans: None,
             levels: Some(LevelSizes::new(&[1, 1], &[[1, 0]], 1, 1)),
         };
-        let session = Session::open(&options, &spec)?;
+        let session = match old {
+            Some(old) => Session::open_in_place_of(old, &options, &spec)?,
+            None => Session::open(&options, &spec)?,
+        };
         write_weights(&session, self)?;
         Ok(session)
     }
@@ -246,9 +258,9 @@ impl LivePredictions {
     /// `features`: `[vertices, width]`, not normalised; also if those of the dataset are sparse.
     /// # Errors
     /// [`Error::Value`] for other shapes, and for a vertex that does not exist or is there twice; [`Error::Dataset`] for a
-    /// number that is not finite, and if a file of the dataset has changed. Nothing has changed then. After
-    /// [`Error::Device`] or [`Error::DoesNotFit`], the predictions may be those before the update; the next update computes
-    /// them again.
+    /// number that is not finite: nothing has changed then. [`Error::Device`]; [`Error::DoesNotFit`] if not even one row fits
+    /// the device; [`Error::Dataset`] if a file of the dataset has changed. Some predictions may be those before the update
+    /// then; the next update, which may be of no vertices, computes them again.
     /// # Cost
     /// The kernels of the rows that change, a copy of the rows that they read, and O(n) if the features are sparse. On a CPU
     /// whose memory is not limited, gathers that read only what earlier layers made read it in place.
@@ -259,8 +271,18 @@ impl LivePredictions {
         data.check_files()?;
         self.changed.extend(vertices.iter().copied().zip(rows));
         self.stale.extend_from_slice(vertices);
+        if self.failed {
+            // The device may have stopped.
+            self.session = self.predictor.open_stages(&self.stages, self.supply.inputs(), Some(&mut self.session))?;
+            self.stages.iter_mut().for_each(|stage| stage.whole = None);
+        }
+        self.failed = true;
         let vertices = watched(&data, || self.recompute())?;
+        self.failed = false;
         self.stale.clear();
+        if !self.reads_earlier_changes {
+            self.changed.clear();
+        }
         Ok(Update { vertices, seconds: start.elapsed().as_secs_f64() })
     }
 
@@ -309,11 +331,16 @@ impl LivePredictions {
                 self.run(phase, &rows, true)?;
                 continue;
             }
-            let mut rest = &rows[..];
+            let (mut rest, mut most) = (&rows[..], usize::MAX);
             while !rest.is_empty() {
-                let (some, later) = rest.split_at(self.rows_of_a_run(rest));
-                self.run(phase, some, false)?;
-                rest = later;
+                let (some, later) = rest.split_at(self.rows_of_a_run(rest).min(most));
+                match self.run(phase, some, false) {
+                    Err(Error::DoesNotFit { .. }) if some.len() > 1 => most = some.len() / 2,
+                    done => {
+                        done?;
+                        rest = later;
+                    }
+                }
             }
         }
         Ok(rows)
@@ -485,6 +512,11 @@ fn feature_rows(
         to.copy_from_slice(changed.get(v).map_or(&data[*v as usize * width..][..width], |row| &row[..]));
     });
     Ok(spare.lend(rows))
+}
+
+/// Returns whether this origin is features of vertices.
+fn is_row_of_features(origin: &Origin) -> bool {
+    matches!(origin, Origin::OfBatch(of, _) if **of == Origin::Features)
 }
 
 fn no_memory(NoHostMemory { need_bytes }: NoHostMemory) -> Error {

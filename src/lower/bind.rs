@@ -35,7 +35,9 @@ impl Binder<'_, '_> {
         let (select, count) = op.split().map_or((0, 0), |split| self.table.tiling().part.split(split, rows));
         let of_batch = matches!(rows, RowSpace::Level(_));
         let first_row = if of_batch { 0 } else { self.table.tile(self.tile).first_vertex };
-        let part = Part { seed: self.seed, first_row, select, count, window: Window::default() };
+        // The rows of a mini-batch are numbered within a device, whose share draws masks of its own.
+        let seed = if of_batch { self.seed.wrapping_add(self.table.tile(0).first_vertex) } else { self.seed };
+        let part = Part { seed, first_row, select, count, window: Window::default() };
         let mats = |tensors: Vec<TensorId>| tensors.into_iter().map(|tensor| self.mat(tensor)).collect::<Vec<_>>();
         Call::over(op, part, block, mats(inputs), mats(outputs))
     }

@@ -45,6 +45,14 @@ pub enum ModelError {
         /// The slope.
         slope: f32,
     },
+    /// A factor below 0 of an activation, whose gradient is found from the sign of its output.
+    #[error("{activation} needs a finite factor of at least 0, but has {factor}")]
+    Activation {
+        /// The activation.
+        activation: &'static str,
+        /// The factor.
+        factor: f32,
+    },
     /// The widths do not define a network.
     #[error("a model needs at least an input and an output width, each at least 1, but was given {widths:?}")]
     Widths {

@@ -539,10 +539,11 @@ impl ModelConfig {
     /// assert_eq!(config("gat").unused_attention(), None);
     /// ```
     pub fn unused_attention(&self) -> Option<&'static str> {
-        let AttentionConfig { heads, dropout, residual, edge_weights, .. } = self.attention;
+        let AttentionConfig { heads, dropout, residual, edge_weights, negative_slope } = self.attention;
         let set = [
             ("heads", heads != 1),
             ("attention_dropout", dropout.is_some()),
+            ("negative_slope", negative_slope != AttentionConfig::default().negative_slope),
             ("residual", residual),
             ("edge_attention", edge_weights),
         ];

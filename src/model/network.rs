@@ -353,22 +353,22 @@ impl Network {
     /// Appends `x` where `x > 0`, otherwise `alpha * (e^x - 1)`.
     ///
     /// # Errors
-    /// [`ModelError::SparseInput`].
+    /// [`ModelError::SparseInput`]; [`ModelError::Activation`] if `alpha` is below 0.
     /// # Source
     /// Clevert et al., ICLR 2016; `torch.nn.ELU`.
     pub fn elu(&mut self, x: Value, alpha: f32) -> Result<Value, ModelError> {
-        let x = dense(x, "an ELU")?;
+        let (x, alpha) = (dense(x, "an ELU")?, factor("an ELU", alpha)?);
         Ok(Value::Dense(self.program.push1(RowStep::Elu { alpha }, &[x])?))
     }
 
-    /// Appends `x` where `x > 0`, otherwise `slope * x`; `slope` has to be above 0.
+    /// Appends `x` where `x > 0`, otherwise `slope * x`.
     ///
     /// # Errors
-    /// [`ModelError::SparseInput`].
+    /// [`ModelError::SparseInput`]; [`ModelError::Activation`] if `slope` is below 0.
     /// # Source
     /// Maas et al., ICML workshop 2013; `torch.nn.LeakyReLU`.
     pub fn leaky_relu(&mut self, x: Value, slope: f32) -> Result<Value, ModelError> {
-        let x = dense(x, "a leaky ReLU")?;
+        let (x, slope) = (dense(x, "a leaky ReLU")?, factor("a leaky ReLU", slope)?);
         Ok(Value::Dense(self.program.push1(RowStep::LeakyRelu { slope }, &[x])?))
     }
 
@@ -499,6 +499,11 @@ impl Network {
         let scale = self.program.input(Origin::Scale(degree), TensorType::f32(RowSpace::Vertices, 1))?;
         Ok(Value::Dense(self.program.push1(RowStep::Scale, &[x, scale])?))
     }
+}
+
+/// Checks the factor of an activation below 0.
+fn factor(activation: &'static str, factor: f32) -> Result<f32, ModelError> {
+    if factor.is_finite() && factor >= 0.0 { Ok(factor) } else { Err(ModelError::Activation { activation, factor }) }
 }
 
 fn dense(x: Value, op: &'static str) -> Result<TensorId, ModelError> {

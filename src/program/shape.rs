@@ -32,7 +32,7 @@ pub enum ProgramError {
     /// A mini-batch has another number of levels than the program has gathers one behind the other.
     #[error(
         "the model has {gathers} layers that gather, one behind the other, and the number of fan-outs is {levels}; give \
-         one for each layer"
+         option `fanout` one for each layer"
     )]
     Levels {
         /// The number of gathers.

@@ -416,19 +416,20 @@ impl Devices {
         }
     }
 
-    /// Returns the name and the capacity of each device. The default capacity is all memory of the host, or the free
-    /// memory of a GPU less a reserve.
+    /// Returns the name and the capacity of each device. The default capacity is an equal share of the host's memory, or the
+    /// free memory of a GPU less a reserve.
     ///
     /// # Errors
     /// [`Error::Device`] for a GPU that does not exist; [`Error::NoGpus`] without a driver; [`Error::Value`] for no
     /// devices or too many.
     pub(crate) fn budgets(&self, memory: Option<ByteSize>) -> Result<Vec<DeviceBudget>> {
         self.check()?;
+        let share_bytes = || host::memory_bytes() / self.count as u64;
         let (names, default_bytes): (Vec<String>, u64) = match &self.kind {
             DeviceKind::Cuda(ordinals) => return self.gpu_budgets(ordinals, memory),
-            DeviceKind::Cpu if self.count == 1 => (vec!["cpu".into()], host::memory_bytes()),
-            DeviceKind::Cpu => (self.numbered("cpu"), host::memory_bytes()),
-            DeviceKind::Sim => (self.numbered("sim"), host::memory_bytes()),
+            DeviceKind::Cpu if self.count == 1 => (vec!["cpu".into()], share_bytes()),
+            DeviceKind::Cpu => (self.numbered("cpu"), share_bytes()),
+            DeviceKind::Sim => (self.numbered("sim"), share_bytes()),
             DeviceKind::Custom(custom) => (self.numbered(&custom.name), custom.capacity_bytes),
         };
         let capacity_bytes = memory.map_or(default_bytes, |memory| memory.as_u64());

@@ -321,6 +321,7 @@ impl<'a> TrainerBuilder<'a> {
             embedding,
             losses,
             keeps_gradients: self.keep_gradients,
+            has_gradients: false,
             trace: None,
             on_batch: None,
             learning,
@@ -416,10 +417,14 @@ fn fixed_parts(options: &RunOptions, inputs: &Inputs, program: &Program) -> Resu
 fn check_data(data: &Dataset, model: &Model) -> Result<()> {
     let lacks = |what, needed_by| Err(Error::DataLacks { dataset: data.name().into(), what, needed_by });
     if data.labels().is_none() {
-        return lacks("labels", "training needs labels.npy");
+        return lacks("labels", "training needs labels.npy, or option `labels` when the dataset is made");
     }
     if data.split_size(TRAIN) == 0 {
-        return lacks("training split", "training needs train.npy");
+        return lacks(
+            "training split",
+            "training needs train.npy, or option `train` when the dataset is made; `lapidary data import` draws one with \
+             option `split`, as in 0.6,0.2,0.2",
+        );
     }
     if data.class_count() == 0 || data.labelled_split_size(TRAIN) == 0 {
         return lacks("labelled vertex to train on", "training needs labels (not -1) on the vertices of train.npy");

@@ -223,20 +223,26 @@ fn report_damage(folder: &Path, error: &Error, position: Position) {
     tracing::warn!("{error}. Continuing from the checkpoint before it, of {position}.{renamed}");
 }
 
+/// Returns a value as text: a number that was an f32 with the digits of one.
+fn shown(value: &serde_json::Value) -> String {
+    let narrow = value.as_f64().filter(|wide| value.is_f64() && f64::from(*wide as f32) == *wide);
+    narrow.map_or_else(|| value.to_string(), |wide| format!("{:?}", wide as f32))
+}
+
 /// Returns the values of two settings where they differ, as text: all of both, or for records only the fields that
 /// differ. A setting that is absent is "none". Fields in `except` are ignored.
 fn differences<T: Serialize>(saved: &T, asked: &T, except: &[&str]) -> [String; 2] {
     let [saved, asked] = [saved, asked].map(|value| serde_json::to_value(value).unwrap_or_default());
     let (Some(from), Some(to)) = (saved.as_object(), asked.as_object()) else {
-        return [saved, asked].map(|value| if value.is_null() { "none".into() } else { value.to_string() });
+        return [saved, asked].map(|value| if value.is_null() { "none".into() } else { shown(&value) });
     };
     let names: BTreeSet<&String> =
         from.keys().chain(to.keys()).filter(|name| !except.contains(&name.as_str())).collect();
     let changed: Vec<_> = names.into_iter().filter(|&name| from.get(name) != to.get(name)).collect();
     let texts = |fields: &serde_json::Map<String, serde_json::Value>, is_named: bool| {
         let text = |name: &&String| match fields.get(*name) {
-            Some(value) if is_named => Some(format!("{name} {value}")),
-            value => value.map(ToString::to_string),
+            Some(value) if is_named => Some(format!("{name} {}", shown(value))),
+            value => value.map(shown),
         };
         changed.iter().filter_map(text).collect::<Vec<_>>().join(", ")
     };

@@ -107,6 +107,7 @@ impl Trainer {
         let mut metrics: Vec<_> = self.losses.iter().map(|(name, _)| (TRAIN_PHASE, name.as_str())).collect();
         metrics.extend(is_due.then(|| Accuracy::metrics(EVALUATE_PHASE)).into_iter().flatten());
         let done = self.session.run(phases, &metrics, &[(Origin::Clock, clock(epoch))], is_timed)?;
+        self.has_gradients = true;
         let loss = sum_of_terms(&done, &self.losses);
         let accuracy = is_due.then(|| Accuracy::sum(&done, self.losses.len()));
         let (stages, eval_stages, stage_spans) = (None, None, Vec::new());
@@ -119,7 +120,9 @@ impl Trainer {
         let (is_due, _) = self.phases(epoch);
         let signal = self.signal.clone();
         let signal = ends_on_signal.then_some(&*signal);
+        let before = self.progress.partial.batches;
         self.feed(epoch, batches, signal, [is_timed, false])?;
+        self.has_gradients |= self.progress.partial.batches > before;
         let loss = self.progress.loss();
         let has_more = Some(self.progress.partial.batches) < self.batches_per_epoch();
         let feeder = self.setup.batches.as_ref().map(|(feeder, _)| feeder);

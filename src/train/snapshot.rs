@@ -137,6 +137,7 @@ impl Trainer {
         self.write_weights(&snapshot.weights)?;
         self.set_moments(&snapshot.moments)?;
         self.write_learning_rate(snapshot.record.learning_rate)?;
+        self.has_gradients = false;
         self.epoch = snapshot.record.epoch;
         self.progress = BatchedEpoch::after(snapshot.record.partial);
         self.best = snapshot.record.best.clone();

@@ -143,7 +143,7 @@ impl Trainer {
             return self.move_to(epoch, parts, None);
         }
         let Some(Learning { learner, move_s }) = &mut self.learning else { return Ok(()) };
-        let remaining = (self.setup.epochs + 1).saturating_sub(epoch);
+        let remaining = self.setup.epochs.saturating_add(1).saturating_sub(epoch);
         let better = learner.better(&self.setup.inputs, remaining, *move_s);
         // The ranks have measured the same, but each with its own clock and cost of a move.
         let Some(better) = self.setup.options.ranks.first(|| Ok(better))? else { return Ok(()) };
@@ -176,6 +176,7 @@ impl Trainer {
         if let Some(table) = &mut self.embedding {
             table.spread(&parts)?;
         }
+        self.has_gradients = false;
         self.earlier_peaks = peaks;
         self.write_weights(&weights)?;
         self.set_moments(&moments)?;

@@ -104,6 +104,8 @@ pub struct Trainer {
     /// Peak bytes of the devices with earlier splits: measured and planned.
     pub(super) earlier_peaks: [Vec<u64>; 2],
     pub(super) keeps_gradients: bool,
+    /// Whether the session has run a step since its state was set.
+    pub(super) has_gradients: bool,
     pub(super) labels: LabelKind,
     /// What the model reads in place of features, if it is learned.
     pub(super) embedding: Option<Embedding>,
@@ -348,9 +350,10 @@ impl Trainer {
     /// Returns the gradients of the last step, by parameter. Those of a learned embedding are not among them.
     ///
     /// # Errors
-    /// [`Error::NoGradients`] before the first step, and without [`TrainerBuilder::keep_gradients`]; [`Error::Device`].
+    /// [`Error::NoGradients`] before the first step, also after a [`Trainer::restore`] or [`Trainer::resume`], and without
+    /// [`TrainerBuilder::keep_gradients`]; [`Error::Device`].
     pub fn gradients(&self) -> Result<Weights> {
-        if !self.keeps_gradients || self.position() == Position::default() {
+        if !self.keeps_gradients || !self.has_gradients {
             return Err(Error::NoGradients);
         }
         let of_network = |name: &str| name != EMBEDDING;

@@ -1,14 +1,14 @@
 //! Mini-batches of a session: the plan of the largest so far, run with the sizes of each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytemuck::Pod;
 use lapidary_kernels::{HostSlot, Shared, Slot};
 use lapidary_planner::memory::Epoch;
 
-use super::{Done, Session, SessionSpec, scripts};
-use crate::error::Result;
+use super::{Beside, Done, Session, SessionSpec};
+use crate::error::{Error, Result};
 use crate::lower::{Contents, Lowered, SumMode, TileOrder, Tiling, lower_in_order};
 use crate::plan::{Sequence, plan_sequence};
 use crate::program::{LevelSizes, Origin, Program};
@@ -143,7 +143,10 @@ impl Session {
         let bound = self.batches.as_ref().expect("the session is for mini-batches").bound;
         let needed = sizes.iter().fold(bound, |bound, sizes| bound.or(sizes));
         if needed != bound {
-            self.grow(needed.with_room())?;
+            match self.grow(needed.with_room()) {
+                Err(Error::DoesNotFit { .. }) => self.grow(needed)?,
+                grown => grown?,
+            }
         }
         let programs = self.batches.as_ref().expect("the session is for mini-batches");
         let shares = self.runtime.own_parts().zip(own);
@@ -151,19 +154,22 @@ impl Session {
         self.run_phases(phases, metrics, controls, traced_and_checked, sized)
     }
 
-    /// Plans again for larger mini-batches.
+    /// Plans again for larger mini-batches. If they do not fit, the plans stay what they were.
     fn grow(&mut self, levels: LevelSizes) -> Result<()> {
         let programs = self.batches.as_mut().expect("the session is for mini-batches");
-        programs.bound = levels;
         let parts = 0..programs.tilings.len();
         let lowered: Vec<_> = parts.map(|part| Arc::new(programs.sized(part, levels))).collect();
         let epoch = if self.repeats { Epoch::Steady } else { Epoch::Cold };
         let sequence = Sequence::Phases(&self.main);
         let main = plan_sequence(&lowered, &self.budgets, sequence, &epoch, &self.keep, &self.method)?;
+        let again = self.repeats.then_some(&main);
+        let beside = Beside { main: again, budgets: &self.budgets, keep: &self.keep, method: &self.method };
+        let others = self.sequences.keys().filter(|phases| **phases != self.main);
+        let others: Vec<_> =
+            others.map(|phases| Ok((phases.clone(), beside.plan(&lowered, phases)?))).collect::<Result<_>>()?;
+        programs.bound = levels;
         self.runtime.set_lowered(lowered);
-        let others: Vec<Vec<usize>> = self.sequences.keys().filter(|phases| **phases != self.main).cloned().collect();
-        self.scripts = BTreeMap::from([(self.main.clone(), scripts(&main))]);
-        self.sequences = BTreeMap::from([(self.main.clone(), main)]);
-        others.iter().try_for_each(|phases| self.plan(phases))
+        self.set_plans([(self.main.clone(), main)].into_iter().chain(others));
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 mod batches;
 mod measured;
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::error::{Error, NotFinite, Result};
 use crate::lower::{Inputs, Lowered, SumMode, Supply, Tiling, lower_in_order};
 use crate::plan::{
     Choice, DeviceBudget, EpochWork, ExchangePath, Fit, Fitted, Known, Layout, LoweredParts, Method, Planned, Script,
-    Sequence, Variant, epoch_bytes, plan_sequence, planned_seconds,
+    Sequence, Variant, epoch_bytes, plan_between, plan_sequence, planned_seconds,
 };
 use crate::profile;
 use crate::program::{LevelSizes, Origin, Program};
@@ -172,13 +173,22 @@ impl Session {
         })
     }
 
-    /// Opens a session like [`Session::open`], in place of `old`. `old` ends once the new plans are made; if they do
-    /// not fit, `old` continues.
+    /// Opens a session like [`Session::open`], in place of `old`, with the same options. `old` ends once the new plans are
+    /// made; if they do not fit, `old` continues.
     ///
     /// # Errors
     /// As [`Session::open`].
     pub(crate) fn open_in_place_of(old: &mut Self, options: &RunOptions, job: &SessionSpec<'_>) -> Result<Self> {
-        Self::open_on(Surroundings::new(options)?, options.method(), job, |budgets| {
+        // The free memory of a GPU is not asked for again: `old` still has most of it.
+        let surroundings = Surroundings {
+            budgets: old.budgets.clone(),
+            layouts: old.layouts.clone(),
+            sums: options.devices.checked_sums(old.ranks.count())?,
+            ranks: old.ranks.clone(),
+            hosts: old.hosts.clone(),
+            profile: options.devices.profile(),
+        };
+        Self::open_on(surroundings, options.method(), job, |budgets| {
             old.runtime.stop();
             options.devices.open(budgets)
         })
@@ -244,6 +254,10 @@ impl Session {
         let Fitted { variant, lowered, planned: (setup, main), layout } = fitted;
         let lowered = lowered.into_parts();
         let keep = kept(&lowered);
+        let beside = Beside { main: job.repeats.then_some(&main), budgets: &budgets, keep: &keep, method: &method };
+        let others = job.others.iter().filter(|phases| **phases != job.main);
+        let others: Vec<(Vec<usize>, Planned)> =
+            others.map(|phases| Ok((phases.to_vec(), beside.plan(&lowered, phases)?))).collect::<Result<_>>()?;
         let planned = Instant::now();
         // Planning may have tried other layouts; this sets the one that was chosen.
         let tilings = supply.tile(layout);
@@ -269,8 +283,8 @@ impl Session {
             strips: variant.strips,
             main: job.main.to_vec(),
             repeats: job.repeats,
-            scripts: BTreeMap::from([(job.main.to_vec(), scripts(&main))]),
-            sequences: BTreeMap::from([(job.main.to_vec(), main)]),
+            scripts: BTreeMap::new(),
+            sequences: BTreeMap::new(),
             setup,
             took_plans,
             setup_peaks: setup_scripts.iter().map(|script| script.peak_bytes).collect(),
@@ -281,9 +295,8 @@ impl Session {
             batches,
             runtime,
         };
-        let before = Instant::now();
-        job.others.iter().try_for_each(|phases| session.plan(phases))?;
-        let planning = (planned - start) + before.elapsed();
+        session.set_plans([(job.main.to_vec(), main)].into_iter().chain(others));
+        let planning = planned - start;
         // The setup of a session that does not repeat is timed, because its kernels are part of the only run.
         session.setup_seconds =
             session.run_scripts(&setup_scripts, &[], &[], [!job.repeats, false], &[])?.kernel_seconds();
@@ -427,21 +440,19 @@ impl Session {
         if self.sequences.contains_key(phases) {
             return Ok(());
         }
-        let lowered = self.runtime.lowered();
-        let between = match self.repeats {
-            true => Some(&self.sequences[&self.main]),
-            false => None,
-        };
-        let planned = match between {
-            Some(main) => crate::plan::plan_between(lowered, &self.budgets, phases, main, &self.keep, &self.method)?,
-            None => {
-                let sequence = Sequence::Phases(phases);
-                plan_sequence(lowered, &self.budgets, sequence, &Epoch::Cold, &self.keep, &self.method)?
-            }
-        };
-        self.scripts.insert(phases.to_vec(), scripts(&planned));
-        self.sequences.insert(phases.to_vec(), planned);
+        let main = self.repeats.then(|| &self.sequences[&self.main]);
+        let beside = Beside { main, budgets: &self.budgets, keep: &self.keep, method: &self.method };
+        let planned = beside.plan(self.runtime.lowered(), phases)?;
+        self.set_plans([(phases.to_vec(), planned)]);
         Ok(())
+    }
+
+    /// Sets the plans of these phases.
+    fn set_plans(&mut self, plans: impl IntoIterator<Item = (Vec<usize>, Planned)>) {
+        for (phases, planned) in plans {
+            self.scripts.insert(phases.clone(), scripts(&planned));
+            self.sequences.insert(phases, planned);
+        }
     }
 
     /// Overwrites the lasting tensors in these slots, one after the other, on every device.
@@ -582,6 +593,29 @@ fn see_as<T: Pod>(bytes: &[u8], see: &mut impl FnMut(&[T])) {
     match bytemuck::try_cast_slice(bytes) {
         Ok(elements) => see(elements),
         Err(_) => see(&bytemuck::pod_collect_to_vec::<u8, T>(bytes)),
+    }
+}
+
+/// Phases that run beside the main ones.
+struct Beside<'a> {
+    /// The plan of the main phases if they run again. Tensors that they leave on a device stay there.
+    main: Option<&'a Planned>,
+    budgets: &'a [DeviceBudget],
+    keep: &'a BTreeSet<Slot>,
+    method: &'a Method,
+}
+
+impl Beside<'_> {
+    /// Plans these phases.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`].
+    fn plan<L: Borrow<Lowered> + Sync>(&self, lowered: &[L], phases: &[usize]) -> Result<Planned> {
+        let Self { main, budgets, keep, method } = *self;
+        match main {
+            Some(main) => plan_between(lowered, budgets, phases, main, keep, method),
+            None => plan_sequence(lowered, budgets, Sequence::Phases(phases), &Epoch::Cold, keep, method),
+        }
     }
 }
 
