@@ -437,7 +437,7 @@ fn the_command_learns_rows_and_explains_wrong_flags() {
     assert!(text.contains("0, learned rows") && !text.contains("0, features"), "{text}");
     for (flags, want) in [
         (&[&plan[..], &["--dtype", "bf16"]].concat()[..], "leave --dtype bf16 out"),
-        (&[&plan[..], &["--compare", "edges"]].concat(), "rows are learned on mini-batches"),
+        (&[&plan[..], &["--compare", "edges"]].concat(), "cannot be used with '--compare <WAYS>'"),
         (&["train", "--embedding", "12"][..], "--batch <N>"),
         (
             &command("3", &["--device-cache", "10%", "--devices", "sim:1"]),

@@ -37,7 +37,7 @@ impl Compared {
     }
 }
 
-/// Plans with each of `ways`, separated by commas, and prints a table, or a JSON line for each.
+/// Plans with each of `ways`, separated by commas, and prints a table, or a JSON line for each. Returns whether any fits.
 ///
 /// # Errors
 /// [`Error::Value`](crate::error::Error::Value) for a way that does not exist; those of the partitioners and of
@@ -48,7 +48,7 @@ pub(super) fn run(
     dry_run: &DryRun<'_>,
     data: &Dataset,
     as_json: bool,
-) -> Result<()> {
+) -> Result<bool> {
     let ways = ways.split(',').map(|way| Ok((way, Partitioner::parse("compare", way)?))).collect::<Result<Vec<_>>>()?;
     ways.iter().try_for_each(|(_, partitioner)| partitioner.check_weights(weighings))?;
     let weights = weighings.weights(data, dry_run)?;
@@ -70,7 +70,10 @@ pub(super) fn run(
         }
         compared.push(one);
     }
-    if as_json { Ok(()) } else { print(&show(&compared)) }
+    if !as_json {
+        print(&show(&compared))?;
+    }
+    Ok(compared.iter().any(|one| one.epoch_s().is_some()))
 }
 
 fn line(one: &Compared, first: Option<&Compared>) -> serde_json::Value {

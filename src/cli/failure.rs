@@ -8,6 +8,7 @@ use super::output::{is_closed, one_line, say_anyway};
 use crate::dataset;
 use crate::error::Error;
 use crate::model::ModelError;
+use crate::program::ProgramError;
 use crate::ranks::Ranks;
 
 /// The command failed.
@@ -84,13 +85,17 @@ pub(super) fn in_one_line(error: &Error) -> String {
 
 fn code(error: &Error) -> u8 {
     match error {
-        Error::Value { .. } | Error::Passes(_) => USAGE,
+        Error::Value { .. } | Error::NotForModel { .. } | Error::Passes(_) => USAGE,
         Error::Dataset(dataset::Error::Option { .. } | dataset::Error::Builtin { .. }) => USAGE,
         Error::Model(
             ModelError::Unknown { .. }
             | ModelError::UnknownNorm { .. }
             | ModelError::NormNotTaken { .. }
-            | ModelError::DropoutRate { .. },
+            | ModelError::NoHeads
+            | ModelError::Heads { .. }
+            | ModelError::Slope { .. }
+            | ModelError::DropoutRate { .. }
+            | ModelError::Program(ProgramError::Levels { .. }),
         ) => USAGE,
         Error::DoesNotFit { .. } => DOES_NOT_FIT,
         Error::Dataset(dataset::Error::TooLarge { .. } | dataset::Error::HostMemory(_)) => DOES_NOT_FIT,
@@ -165,7 +170,9 @@ fn flags_of(error: &(dyn StdError + 'static)) -> Option<&'static str> {
         Error::PartitionFile { .. } | Error::Parts { .. } => Some("--partition"),
         Error::Model(ModelError::Unknown { .. }) => Some("--model"),
         Error::Model(ModelError::UnknownNorm { .. } | ModelError::NormNotTaken { .. }) => Some("--norm"),
-        Error::Model(ModelError::DropoutRate { .. }) => Some("--dropout, --input-dropout"),
+        Error::Model(ModelError::DropoutRate { .. }) => Some("--dropout, --input-dropout, --attention-dropout"),
+        Error::Model(ModelError::NoHeads | ModelError::Heads { .. }) => Some("--heads, --hidden"),
+        Error::Model(ModelError::Slope { .. }) => Some("--negative-slope"),
         Error::Dataset(dataset::Error::Builtin { .. }) => Some("--data"),
         Error::Dataset(dataset::Error::NotBuilt { feature: "metis", .. }) => {
             Some("cargo install --path . --features metis")

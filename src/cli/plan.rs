@@ -40,6 +40,45 @@ A task file contains
 With --epoch steady, `start` lists what is on the device when the epoch begins; `dirty` tensors have
 no host copy.";
 
+/// The flags that a task file leaves nothing to say about.
+const OF_TRAINING: [&str; 35] = [
+    "model",
+    "layers",
+    "hidden",
+    "dropout",
+    "input_dropout",
+    "norm",
+    "layer_norm",
+    "activation",
+    "heads",
+    "attention_dropout",
+    "negative_slope",
+    "residual",
+    "edge_attention",
+    "edge_weights",
+    "weighted_mean",
+    "dtype",
+    "make_features",
+    "defaults",
+    "optimizer",
+    "eval_every",
+    "recompute",
+    "strips",
+    "reorder",
+    "devices",
+    "ranks",
+    "network",
+    "profile",
+    "partition",
+    "exchange",
+    "sum",
+    "backward",
+    "passes",
+    "batch",
+    "fit_on",
+    "report",
+];
+
 /// The most devices that can be planned for.
 const MOST_DEVICES: usize = 4096;
 
@@ -56,7 +95,7 @@ pub(super) struct PlanArgs {
     #[arg(long, requires = "shape")]
     directed: bool,
     /// Task graph to plan, as JSON (see below)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_TRAINING)]
     tasks: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
@@ -70,10 +109,12 @@ pub(super) struct PlanArgs {
     /// them) or always (make again what row steps, products and gathers make, where no rows are exchanged for it); results
     /// have the same bits
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true, help_heading = "Training")]
+    #[arg(conflicts_with = "batch")]
     recompute: RecomputeArg,
     /// Strips of columns that wide matrices are cut into, so that gathers need less memory at a time: auto or a number;
     /// results have the same bits
     #[arg(long, value_name = "N", default_value = "auto", value_parser = strips, help_heading = "Training")]
+    #[arg(conflicts_with = "batch")]
     strips: Strips,
     #[command(flatten)]
     reorder: ReorderArgs,
@@ -85,7 +126,8 @@ pub(super) struct PlanArgs {
     batches: BatchArgs,
     /// Compare partitions instead: any of learned, edges, vertices, random, metis, metis-vol, hypergraph, hypergraph-both
     /// and files with the part of each vertex, separated by commas
-    #[arg(long, value_name = "WAYS", conflicts_with_all = ["shape", "tasks", "explain"], help_heading = "Plan")]
+    #[arg(long, value_name = "WAYS", conflicts_with_all = ["shape", "tasks", "explain", "batch", "partition"],
+          help_heading = "Plan")]
     compare: Option<String>,
     /// With --compare: weight of a vertex for METIS and hypergraphs: edges, rows, learned or train, as in `data partition`
     #[arg(long, value_name = "WHAT", default_value_t, requires = "compare", help_heading = "Plan")]
@@ -100,7 +142,7 @@ pub(super) struct PlanArgs {
           help_heading = "Output")]
     report: Option<PathBuf>,
     /// Print the steps of each plan; with --json on standard error
-    #[arg(long, help_heading = "Output")]
+    #[arg(long, help_heading = "Output", conflicts_with = "batch")]
     explain: bool,
     /// Print JSON lines instead of tables, one per policy
     #[arg(long, help_heading = "Output")]
@@ -303,21 +345,19 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         dry_run = dry_run.embedding(width);
     }
     if let Some(kinds) = &args.fit_on {
-        let fits = super::fit_on::run(kinds, &dry_run.curve(false), args.json)?;
-        return Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) });
+        return super::fit_on::run(kinds, &dry_run.curve(false), args.json).map(fits);
     }
     super::kernel_times::measure_if_needed(&dry_run.profile_name(), args.json)?;
     if let (Some(ways), Subject::Data(data)) = (&args.compare, subject) {
-        let done = super::compare::run(ways, &args.weights, &dry_run.curve(false), data, args.json);
-        return done.map(|()| ExitCode::SUCCESS).map_err(|error| args.device.explained(error));
+        let compared = super::compare::run(ways, &args.weights, &dry_run.curve(false), data, args.json);
+        return compared.map(fits).map_err(|error| args.device.explained(error));
     }
     if let Subject::Data(data) = subject
         && let Some(batches) = args.batches.batches(data)?
     {
         let forecast = dry_run.run_batches(&batches).map_err(|error| args.device.explained(error))?;
         super::batch_forecast::show(&forecast, args.json)?;
-        let fits = forecast.outcome.is_ok();
-        return Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) });
+        return Ok(fits(forecast.outcome.is_ok()));
     }
     if let Some(size) = args.batches.batch {
         let expected = "the sizes of batches depend on the edges, so name a dataset".into();
@@ -339,8 +379,12 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
     if matches!(args.strips, Strips::Exactly(2..)) && !args.json && plans().any(|plan| plan.strips == 1) {
         say(NOTHING_CUT);
     }
-    let fits = plans().next().is_some();
-    Ok(if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) })
+    Ok(fits(plans().next().is_some()))
+}
+
+/// Returns the exit code of a plan, which fits or not.
+fn fits(fits: bool) -> ExitCode {
+    if fits { ExitCode::SUCCESS } else { ExitCode::from(failure::DOES_NOT_FIT) }
 }
 
 /// The devices to plan for.

@@ -13,6 +13,7 @@ use crate::plan::{KeptByNumber, Reorder, RunGathers};
 use crate::ranks::Ranks;
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Devices")]
 pub(super) struct ReorderArgs {
     /// Order of the vertices in memory, so that gathers use caches:
     ///   none: the dataset's own order

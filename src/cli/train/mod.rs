@@ -94,7 +94,7 @@ pub(super) fn run(args: &mut TrainArgs, ranks: &Ranks) -> Result<ExitCode> {
         state.writer = Some(CheckpointWriter::open(dir, args.checkpoints.keep)?);
     }
     state.is_rank = ranks.count() > 1;
-    state.ends_at_batches = args.batches.batch.is_some() && !state.is_rank;
+    state.ends_at_batches = args.batches.batch.is_some();
     let watch = Watch::start(state, Duration::from_secs_f64(args.checkpoints.grace))?;
     trainer.watch(watch.signal());
     let mut kernels = (args.batches.batch.is_none() && ranks.count() == 1)
