@@ -160,6 +160,25 @@ fn a_directory_that_is_in_use_is_not_overwritten() {
     assert!(matches!(nowhere, Error::Io { .. }), "{nowhere}");
 }
 
+#[cfg(unix)]
+#[test]
+fn an_empty_directory_that_cannot_be_replaced_is_refused_before_the_work() {
+    let data = Dataset::builtin("karate").unwrap();
+    let error = Dataset::check_destination(".").unwrap_err();
+    assert!(matches!(error, Error::Exists { .. }), "the working directory of tests is full: {error}");
+    if Path::new("/dev/shm").is_dir() && fs::read_dir("/dev/shm").unwrap().next().is_none() {
+        let error = Dataset::check_destination("/dev/shm").unwrap_err();
+        assert!(error.to_string().contains("a mount point"), "{error}");
+    }
+    // Through a link, the dataset takes the place of the directory.
+    let dir = tempfile::tempdir().unwrap();
+    let (link, there) = (dir.path().join("link"), dir.path().join("there"));
+    fs::create_dir(&there).unwrap();
+    std::os::unix::fs::symlink(&there, &link).unwrap();
+    data.write(&link).unwrap();
+    assert!(link.is_symlink() && there.join("indices.npy").is_file());
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_device_that_takes_no_files_gives_one_error() {

@@ -21,7 +21,7 @@ fn checkpoint() -> (tempfile::TempDir, String) {
 fn a_wrong_command_line_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let new = folder.path().join("new").to_str().unwrap().to_owned();
-    let cases: [(&[&str], &str); 31] = [
+    let cases: [(&[&str], &str); 43] = [
         (&["train", "--no-such-flag"], "--no-such-flag"),
         (&["train", "--optimizer", "lion"], "--optimizer cannot be `lion`"),
         (&["train", "--model", "foo"], "(--model)"),
@@ -34,6 +34,21 @@ fn a_wrong_command_line_exits_with_2() {
         (&["train", "--feature-norm", "foo"], "--feature-norm is foo"),
         (&["train", "--lr", "-1"], "--lr cannot be `-1`"),
         (&["train", "--data", "builtin:foo"], "(--data)"),
+        (&["train", "--data", "karate"], "there is no such folder; the built-in graph is builtin:karate"),
+        (&["train", "--heads", "2"], "--heads is for gat and gatv2, not for gcn"),
+        (&["train", "--negative-slope", "0.1"], "--negative-slope is for gat and gatv2, not for gcn"),
+        (&["train", "--model", "gat", "--heads", "0"], "(--heads, --hidden)"),
+        (&["train", "--model", "gat", "--heads", "3"], "(--heads, --hidden)"),
+        (&["train", "--model", "gat", "--negative-slope", "2"], "(--negative-slope)"),
+        (&["train", "--model", "gat", "--attention-dropout", "2"], "--attention-dropout)"),
+        (&["train", "--batch", "9", "--fanout", "5"], "give --fanout one for each layer"),
+        (&["plan", "--tasks", "tasks.json", "--hidden", "9"], "cannot be used with '--hidden <D>'"),
+        (
+            &["plan", "--data", "builtin:karate", "--compare", "edges", "--partition", "edges"],
+            "'--partition <PARTITION>'",
+        ),
+        (&["plan", "--data", "builtin:karate", "--batch", "9", "--fanout", "5,5", "--explain"], "'--explain'"),
+        (&["plan", "--data", "builtin:karate", "--batch", "9", "--fanout", "5,5", "--strips", "2"], "'--strips <N>'"),
         (&["train", "--early-stop", "2", "--eval-every", "0"], "of which --eval-every 0 makes none"),
         (&["train", "--batch", "9", "--fanout", "5", "--sampler", "foo"], "--sampler cannot be `foo`"),
         (
@@ -118,6 +133,11 @@ fn what_does_not_fit_exits_with_3_and_the_two_sizes_differ() {
     let (code, stdout, _) = run(&[&plan[..], &["100"]].concat());
     assert!(code == Some(3) && stdout.contains("optimal does not fit: it needs"), "{stdout}");
     assert_eq!(run(&[&plan[..], &["1MiB"]].concat()).0, Some(0));
+    let compare =
+        ["plan", "--data", "builtin:karate", "--profile", "a100", "--compare", "edges,random", "--device-memory"];
+    let (code, stdout, _) = run(&[&compare[..], &["1kB"]].concat());
+    assert!(code == Some(3) && stdout.contains("does not fit"), "{stdout}");
+    assert_eq!(run(&[&compare[..], &["1MiB"]].concat()).0, Some(0));
     let (code, _, stderr) =
         run(&["data", "generate", "rmat", "no-such", "--vertices", "4294967294", "--edge-factor", "1e6"]);
     assert!(code == Some(3) && stderr.contains("this host has"), "{stderr}");

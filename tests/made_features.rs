@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use lapidary::dataset::{Arrays, Labels, MadeFeatures, TEST, TRAIN, VAL};
+use lapidary::graph::Permutation;
 use lapidary::{Dataset, Error, Model, Predictor, Trainer};
 use serde_json::Value;
 
@@ -69,6 +70,27 @@ fn a_checkpoint_makes_them_again() {
     let error = predictor.predict(&bare()).unwrap_err();
     assert!(matches!(error, Error::DataLacks { .. }) && error.to_string().contains("with_features"), "{error}");
     assert!(predictor.predict(&predictor.with_features(bare())).is_ok());
+}
+
+#[test]
+fn a_relabelled_graph_has_the_features_of_the_same_vertices() {
+    let data = bare();
+    let n = data.graph().vertex_count();
+    let moved = data.relabelled(&Permutation::random(n, 3));
+    let old_of_new = moved.permutation().unwrap().old_of_new().to_vec();
+    for kind in [MadeFeatures::Degree, MadeFeatures::Random, MadeFeatures::Spectral] {
+        let [own, others] =
+            [&data, &moved].map(|data| data.with_made_features(kind).features().unwrap().values().to_vec());
+        let width = own.len() / n;
+        for (new, &old) in old_of_new.iter().enumerate() {
+            let [own, others] = [&own[old as usize * width..][..width], &others[new * width..][..width]];
+            // Sums over the vertices are in another order.
+            assert!(
+                own.iter().zip(others).all(|(a, b)| (a - b).abs() < 1e-2),
+                "{kind}, vertex {old}: {own:?}, {others:?}"
+            );
+        }
+    }
 }
 
 #[test]

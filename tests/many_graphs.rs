@@ -160,6 +160,28 @@ fn joined_datasets_have_the_arrays_of_each() {
 }
 
 #[test]
+fn labels_are_compared_with_those_of_the_first_dataset_that_has_some() {
+    let with = |labels: &[i64], names: Option<[&str; 2]>| {
+        let arrays = Arrays::new(Graph::from_edges(2, &[(0, 1)]).unwrap()).labels(labels);
+        Dataset::from_arrays(match names {
+            Some(names) => arrays.class_names(names),
+            None => arrays,
+        })
+        .unwrap()
+    };
+    let bare = || Dataset::from_arrays(Arrays::new(Graph::from_edges(2, &[(0, 1)]).unwrap())).unwrap();
+    let several = Arrays::new(Graph::from_edges(2, &[]).unwrap()).multi_labels(ndarray::arr2(&[[1u8, 0], [0, 1]]));
+    let several = Dataset::from_arrays(several).unwrap();
+    let error = Dataset::joined(&[bare(), with(&[0, 1], None), several]).unwrap_err().to_string();
+    assert!(error.contains("2 labels per vertex") && error.contains("one label per vertex"), "{error}");
+    let named = with(&[0, 1], Some(["cat", "dog"]));
+    let joined = Dataset::joined(&[bare(), named.clone()]).unwrap();
+    assert_eq!(joined.class_names().unwrap(), ["cat", "dog"]);
+    let joined = Dataset::joined(&[bare(), named, with(&[0, 1], Some(["dog", "cat"]))]).unwrap();
+    assert_eq!(joined.class_names(), None);
+}
+
+#[test]
 fn the_command_predicts_for_several_datasets() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

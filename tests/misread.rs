@@ -325,6 +325,33 @@ fn the_first_column_was_the_source_whatever_its_title() {
 }
 
 #[test]
+fn titles_stood_over_the_wrong_columns_beside_names_of_rows() {
+    // pandas and R write a column for the names of rows; only pandas has a title for it.
+    assert_eq!(edges_of("\tsource\ttarget\n0\t12\t15\n1\t15\t12\n"), ["12>15", "15>12"]);
+    assert_eq!(edges_of(",source,target\n0,12,15\n1,15,12\n"), ["12>15", "15>12"]);
+    for text in ["source\ttarget\n1\t12\t15\n2\t15\t12\n", "source,target\n1,12,15\n2,15,12\n"] {
+        let error = read(text.as_bytes()).unwrap_err();
+        assert!(error.contains("line 1 has 2 titles, but the next one 3 cells"), "{error}");
+    }
+    // A delimiter at the end of lines is no cell.
+    assert_eq!(edges_of("source,target\n12,15,\n15,12,\n"), ["12>15", "15>12"]);
+}
+
+#[test]
+fn names_of_vertices_without_edges_became_the_number_0() {
+    let folder = Folder::new(&[("e.txt", b"7 9\n9 7\n"), ("v.csv", b"id,x\n9,1\nlonely,2\n7,3\n")]);
+    let table = folder.path("v.csv");
+    let options = Options { vertices: Some(&table), missing: Missing::Keep, ..Options::default() };
+    let got = folder.edges("e.txt", &options).unwrap();
+    assert_eq!(got.ids, Some(Ids::Names(["9", "lonely", "7"].map(Into::into).to_vec())));
+    assert_eq!((named_edges(&got), features(&got.dataset)), (vec!["7>9".into(), "9>7".into()], vec![1.0, 2.0, 3.0]));
+    // Names are kept one a line.
+    fs::write(&table, b"id,x\n9,1\n\"a\nb\",2\n7,3\n").unwrap();
+    let error = folder.edges("e.txt", &options).unwrap_err();
+    assert!(error.contains("a name with a line break"), "{error}");
+}
+
+#[test]
 fn empty_cells_were_passed_over_and_the_next_column_taken() {
     for text in ["0,1\n2,,3\n", "0,1\n,2,3\n", "a,b\nc,,d\n", "\"a\",b\nc,,d\n"] {
         let error = read(text.as_bytes()).unwrap_err();

@@ -64,7 +64,7 @@ impl CostModel {
     /// [`CostModel::refit`].
     ///
     /// For each range, the lower quartile of its last nine measurements counts, because disturbances only slow a call.
-    /// An operation keeps its last 512 ranges, of all graphs together.
+    /// An operation keeps its last 1,024 ranges, of all graphs together.
     ///
     /// # Errors
     /// [`SampleError`] if the seconds are not finite or not above 0; the model is then unchanged.

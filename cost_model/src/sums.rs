@@ -48,7 +48,6 @@ impl<'a> FeatureSums<'a> {
     /// for each width 8 n bytes per cache, plus 8 n bytes if the width is not a multiple of an access.
     /// # Errors
     /// [`SumsError::Offsets`], [`SumsError::NoOffsets`], [`SumsError::Source`].
-    /// [`SumsError::Offsets`], [`SumsError::NoOffsets`], [`SumsError::Source`].
     pub fn new(indptr: &'a [u64], indices: &[u32], device: &Profile, widths: &[u32]) -> Result<Self, SumsError> {
         let (Some(&first), Some(&last), edges) = (indptr.first(), indptr.last(), indices.len()) else {
             return Err(SumsError::NoOffsets);

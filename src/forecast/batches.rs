@@ -128,9 +128,11 @@ impl DryRun<'_> {
             drawing.give(&from, number, share)?;
         }
         let gather_s = start.elapsed().as_secs_f64();
-        let compute_s: f64 = free.iter().map(|(script, lowered)| Timeline::new(&rates, lowered, script).seconds).sum();
+        let mut each_s = free.iter().map(|(script, lowered)| Timeline::new(&rates, lowered, script).seconds);
+        // The slowest device of each batch counts: the others wait for it.
+        let of_batch = |share: &Vec<_>| each_s.by_ref().take(share.len()).fold(0.0, f64::max);
+        let compute_s: f64 = shares.iter().map(of_batch).sum();
         let per_epoch = drawing.count() as f64 / count.max(1) as f64;
-        let parts = self.part_count() as f64;
         let levels = 0..=drawing.layers() as u8;
         let vertices: Vec<&[u32]> = shares.iter().flatten().map(|drawn| &drawn.vertices[..]).collect();
         let reads = drawing.feature_rows().map(|rows| {
@@ -168,7 +170,7 @@ impl DryRun<'_> {
                 vertices: (vertices.iter().map(|vertices| vertices.len()).sum::<usize>() as f64 * per_epoch) as u64,
                 sample: sample_s * per_epoch,
                 gather: gather_s * per_epoch,
-                compute: compute_s * per_epoch / parts,
+                compute: compute_s * per_epoch,
                 ..StageSeconds::default()
             },
             profile,

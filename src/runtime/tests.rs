@@ -4,12 +4,14 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bytesize::ByteSize;
 use lapidary_kernels::{
     Call, Device, Error as DeviceError, Event, HostSlot, Lane, Lent, Mat, SimDevice, SimSpeed, Slot, Span, StorageType,
 };
+use ndarray::Array2;
 
 use super::session::{Session, SessionSpec, Surroundings};
-use super::{IdleDevice, RunOptions};
+use super::{Devices, IdleDevice, RunOptions};
 use crate::bind::{bind, feature_kind, label_kind};
 use crate::dataset::{Dataset, FeatureNorm};
 use crate::error::{Error, Result};
@@ -18,7 +20,7 @@ use crate::model::Model;
 use crate::plan::{DeviceBudget, ExchangePath, Layout, Method};
 use crate::program::{Passes, Program, Recompute, Strips};
 use crate::ranks::Ranks;
-use crate::train::{Adam, DecayLayers, EpochSpec, TrainingProgram, training_program};
+use crate::train::{Adam, DecayLayers, EpochSpec, Trainer, TrainingProgram, training_program};
 
 const DEVICES: usize = 3;
 
@@ -271,7 +273,7 @@ fn a_plan_that_was_corrupted_fails_the_run() {
     let programs = programs(&data);
     let programs = [("train", &programs.0), ("evaluate", &programs.1)];
     let job = job(&programs, &inputs);
-    let open = |budgets: &[DeviceBudget]| super::Devices::parse("sim:3").expect("it is one").open(budgets);
+    let open = |budgets: &[DeviceBudget]| Devices::parse("sim:3").expect("it is one").open(budgets);
     type Corrupt = fn(&mut crate::plan::Script);
     let corruptions: [(&str, Corrupt); 3] = [
         ("a load is left out", |script| {
@@ -348,6 +350,38 @@ fn a_session_computes_on_the_devices_of_the_one_before() {
     assert!(second.took_plans() && run(&mut second) == want);
     let (_, idle) = second.into_plans_and_devices();
     assert!(idle[0].device.free(mark).is_ok() && idle[0].device.peak_bytes() == peak);
+}
+
+#[test]
+fn what_a_failed_live_update_leaves_the_next_one_computes() {
+    let data = Dataset::builtin("karate").expect("it is built in");
+    let width = data.feature_width();
+    let left = Arc::new(AtomicI64::new(i64::MAX));
+    let of_devices = left.clone();
+    let devices = Devices::custom("faulty", 1, ByteSize::mib(1), move |_, capacity_bytes| {
+        let inner = SimDevice::new("faulty", None, capacity_bytes, SimSpeed::default())?;
+        let left = of_devices.clone();
+        Ok(Box::new(Faulty { inner, left, fault: Fault::Error, to_host: Arc::default() }))
+    });
+    let trainer = Trainer::builder(&Model::gcn(&[width, 8, data.class_count()]), &data).build();
+    let predictor = trainer.and_then(|trainer| trainer.predictor()).expect("it fits").devices(devices);
+    let [mut live, mut whole] = [(); 2].map(|()| predictor.live(&data).expect("no call fails"));
+    for call in 0.. {
+        let rows = Array2::from_elem((1, width), 0.1 * (1 + call % 7) as f32);
+        left.store(call, Ordering::Relaxed);
+        let failed = live.update(&[16], rows.view()).is_err();
+        left.store(i64::MAX, Ordering::Relaxed);
+        if failed {
+            let update = live.update(&[], Array2::zeros((0, width)).view()).expect("the device works again");
+            assert!(update.vertices.contains(&16), "call {call}");
+        }
+        whole.update(&[16], rows.view()).expect("no call fails");
+        assert_eq!(live.logits(), whole.logits(), "call {call}");
+        if !failed {
+            assert!(call > 5, "only {call} calls");
+            break;
+        }
+    }
 }
 
 #[test]
