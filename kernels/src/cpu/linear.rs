@@ -37,8 +37,8 @@ const NARROW: usize = 64;
 /// Most parts that the rows of a weight gradient are split into.
 const MOST_PARTS: usize = 16;
 
-/// About the fewest rows of such a part.
-const LEAST_ROWS_OF_PART: usize = 2048;
+/// Rows of such a part, unless there would be more parts.
+const ROWS_OF_PART: usize = 2048;
 
 pub(super) fn launch(slots: &Open<'_>, op: Linear, call: &Call, steps: &[RowWork<'_>], matmul: Matmul) -> Result<()> {
     match call.inputs[0].float() {
@@ -301,12 +301,13 @@ fn weight_grad<E: Element>(
 }
 
 fn rows_of_part(n: usize) -> usize {
-    rows_of_parts(n, LEAST_ROWS_OF_PART, MOST_PARTS)
+    rows_of_parts(n, ROWS_OF_PART, MOST_PARTS)
 }
 
-/// Returns how many rows each of the equal parts of `n` rows has: there are at most `most_parts`, of about `least` rows or more.
-pub(super) fn rows_of_parts(n: usize, least: usize, most_parts: usize) -> usize {
-    n.div_ceil(n.div_ceil(least).clamp(1, most_parts)).max(1)
+/// Returns how many rows each of the equal parts of `n` rows has: parts of at most `rows` rows, unless there would be more than
+/// `most_parts`. Their number is a power of two, so that threads have equally many.
+pub(super) fn rows_of_parts(n: usize, rows: usize, most_parts: usize) -> usize {
+    n.div_ceil(n.div_ceil(rows).next_power_of_two().min(most_parts)).max(1)
 }
 
 /// Returns how many rows a task of a product of `n` rows has.
@@ -351,13 +352,13 @@ pub fn column_sum(x: MatView<'_>, out: &mut [f32]) -> Result<()> {
 /// Does [`column_sum`] for rows of any type.
 fn column_sum_as<E: Element>(x: MatView<'_, E>, out: &mut [f32]) -> Result<()> {
     const MOST_PARTS: usize = 64;
-    const LEAST_ROWS: usize = 1024;
+    const PART_ROWS: usize = 1024;
     let (n, d) = (x.rows(), x.cols());
     check_shape("column_sum", "out", [1, d], [1, out.len()])?;
     if d == 0 {
         return Ok(());
     }
-    let sums = map_chunks(n, rows_of_parts(n, LEAST_ROWS, MOST_PARTS), |rows| {
+    let sums = map_chunks(n, rows_of_parts(n, PART_ROWS, MOST_PARTS), |rows| {
         let mut sum = vec![0.0f64; d];
         let x = &x.data()[rows.start * d..rows.end * d];
         Arch::new().dispatch(SumRows { x, sum: &mut sum });
@@ -424,5 +425,22 @@ fn join(parts: &[MatView<'_>], Grid { shape: [_, cols], parts: [_, across] }: Gr
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_equal_and_a_power_of_two() {
+        let parts = |n: usize| (rows_of_parts(n, 2048, 16), n.div_ceil(rows_of_parts(n, 2048, 16)));
+        assert_eq!(
+            [0, 1, 2048, 2049, 5000, 40_000].map(parts),
+            [(1, 0), (1, 1), (2048, 1), (1025, 2), (1250, 4), (2500, 16)]
+        );
+        // The workspace that is planned for the most rows is enough for fewer.
+        let counts: Vec<usize> = (1..200_000).step_by(7).map(|n| parts(n).1).collect();
+        assert!(counts.is_sorted() && counts.iter().all(|&count| count <= 16));
     }
 }

@@ -169,7 +169,7 @@ impl WithSimd for InputGrad<'_> {
 pub fn layer_norm_gain_grad(grad: MatView<'_>, x: MatView<'_>, eps: f32, out: &mut [f32]) -> Result<()> {
     const CALL: &str = "layer_norm_gain_grad";
     const MOST_PARTS: usize = 64;
-    const LEAST_ROWS: usize = 1024;
+    const PART_ROWS: usize = 1024;
     let (n, d) = (x.rows(), x.cols());
     check_shape(CALL, "grad", [n, d], [grad.rows(), grad.cols()])?;
     check_shape(CALL, "out", [1, d], [1, out.len()])?;
@@ -177,7 +177,7 @@ pub fn layer_norm_gain_grad(grad: MatView<'_>, x: MatView<'_>, eps: f32, out: &m
     if d == 0 {
         return Ok(());
     }
-    let parts = map_chunks(n, rows_of_parts(n, LEAST_ROWS, MOST_PARTS), |rows| {
+    let parts = map_chunks(n, rows_of_parts(n, PART_ROWS, MOST_PARTS), |rows| {
         let mut sum = vec![0.0f64; d];
         let cells = rows.start * d..rows.end * d;
         let (grad, x) = (&grad.data()[cells.clone()], &x.data()[cells]);
