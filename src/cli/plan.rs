@@ -40,8 +40,9 @@ A task file contains
 With --epoch steady, `start` lists what is on the device when the epoch begins; `dirty` tensors have
 no host copy.";
 
-/// The flags that a task file leaves nothing to say about.
-const OF_TRAINING: [&str; 35] = [
+/// The flags of a training, which have no meaning for a task file. A group of flags would do, but its error lists all of them.
+const OF_TRAINING: [&str; 47] = [
+    "directed",
     "model",
     "layers",
     "hidden",
@@ -75,6 +76,17 @@ const OF_TRAINING: [&str; 35] = [
     "backward",
     "passes",
     "batch",
+    "sampler",
+    "fanout",
+    "replace",
+    "by_weight",
+    "seeds",
+    "look_ahead",
+    "embedding",
+    "feature_cache",
+    "device_cache",
+    "compare",
+    "weights",
     "fit_on",
     "report",
 ];
@@ -565,4 +577,29 @@ fn steps(graph: &TaskGraph, policy: Policy, plan: &Plan) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Command;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn flags_that_a_task_file_does_not_take_are_refused() {
+        const TAKEN: [&str; 8] = ["tasks", "device_memory", "memory", "objective", "epoch", "explain", "json", "help"];
+        let command = PlanArgs::augment_args(Command::new("plan"));
+        for arg in command.get_arguments().filter(|arg| !TAKEN.contains(&arg.get_id().as_str())) {
+            let flag = format!("--{}", arg.get_long().expect("plan has flags alone"));
+            let mut words = vec!["plan", "--tasks", "tasks.json", &flag];
+            let value = arg.get_default_values().first().and_then(|value| value.to_str()).unwrap_or("1");
+            if arg.get_action().takes_values() && !arg.is_require_equals_set() {
+                words.push(value);
+            }
+            let refused = command.clone().try_get_matches_from(&words).err().map(|error| error.kind());
+            // A flag that requires another one is not refused for lacking it if that one is in conflict.
+            assert_eq!(refused, Some(ErrorKind::ArgumentConflict), "{words:?}");
+        }
+    }
 }
