@@ -1,7 +1,5 @@
 //! The flags of the model, shared by `train` and `plan`.
 
-use std::path::Path;
-
 use clap::{Args, ValueEnum};
 use lapidary_kernels::StorageType;
 use serde_json::{Value, json};
@@ -10,9 +8,6 @@ use crate::dataset::{Dataset, MadeFeatures};
 use crate::error::{Error, Result};
 use crate::model::{Activation, AttentionConfig, Model, ModelConfig, Norm, WeightedMean};
 use crate::train::{PLAIN_HIDDEN, Suggested};
-
-/// The built-in graphs.
-const BUILTIN: [&str; 2] = ["karate", "planted"];
 
 /// The most layers: more than anyone trains. With far more, memory would not suffice even for their names.
 const MOST_LAYERS: usize = 10_000;
@@ -208,14 +203,9 @@ impl ModelArgs {
     /// Reads a dataset, and makes its features if that is asked for.
     ///
     /// # Errors
-    /// Those of [`Dataset::load`], and of a kind of features that is unknown; [`Error::Value`] for the bare name of a built-in
-    /// graph.
+    /// Those of [`Dataset::load`], and of a kind of features that is unknown.
     pub(super) fn load(&self, name: &str) -> Result<Dataset> {
         let kind = self.made_features()?;
-        if BUILTIN.contains(&name) && !Path::new(name).exists() {
-            let expected = format!("there is no such folder; the built-in graph is builtin:{name}");
-            return Err(Error::Value { option: "data", value: name.into(), expected });
-        }
         let data = Dataset::load(name)?;
         Ok(match kind {
             Some(kind) => data.with_made_features(kind),

@@ -1,5 +1,7 @@
 //! Built-in datasets, and the dataset names of the command line.
 
+use std::path::Path;
+
 use super::Dataset;
 use super::arrays::Arrays;
 use super::error::{Error, Result};
@@ -7,6 +9,9 @@ use super::generate::{PlantedOptions, planted};
 
 /// What the names of built-in datasets begin with on the command line.
 const PREFIX: &str = "builtin:";
+
+/// The built-in datasets.
+const NAMES: [&str; 2] = ["karate", "planted"];
 
 /// The 78 friendships of the club, each listed once. Members are numbered from 0.
 const KARATE_TIES: [(u32, &[u32]); 26] = [
@@ -64,10 +69,16 @@ impl Dataset {
     /// Loads a dataset by its name on the command line: `builtin:karate`, `builtin:planted` or a directory.
     ///
     /// # Errors
-    /// Those of [`Dataset::builtin`] and [`Dataset::open`].
+    /// Those of [`Dataset::builtin`] and [`Dataset::open`]; [`Error::Option`] for the bare name of a built-in dataset, if there is
+    /// no directory of that name.
     pub fn load(spec: &str) -> Result<Self> {
         match spec.strip_prefix(PREFIX) {
             Some(name) => Self::builtin(name),
+            None if NAMES.contains(&spec) && !Path::new(spec).exists() => {
+                let expected =
+                    format!("a folder, but there is no such folder; the built-in graph is {PREFIX}{spec}").into();
+                Err(Error::Option { option: "the path of the dataset", found: spec.into(), expected })
+            }
             None => Self::open(spec),
         }
     }
