@@ -64,8 +64,6 @@ pub struct LivePredictions {
     reads_earlier_changes: bool,
     /// Vertices whose features changed in an update that failed.
     stale: Vec<u32>,
-    /// Whether the last update failed, so that the device is opened again.
-    failed: bool,
     /// What the stages made, by number.
     made: Vec<StoredRows>,
     logits: Array2<f32>,
@@ -176,7 +174,6 @@ impl Predictor {
                 changed: HashMap::new(),
                 reads_earlier_changes: is_dense && stages.iter().any(gathers_features),
                 stale: Vec::new(),
-                failed: false,
                 stages,
                 made: kept,
                 logits: prediction.logits,
@@ -269,16 +266,15 @@ impl LivePredictions {
         let rows = self.checked(vertices, features)?;
         let data = self.data.clone();
         data.check_files()?;
+        let failed_before = !self.stale.is_empty();
         self.changed.extend(vertices.iter().copied().zip(rows));
         self.stale.extend_from_slice(vertices);
-        if self.failed {
+        if failed_before {
             // The device may have stopped.
             self.session = self.predictor.open_stages(&self.stages, self.supply.inputs(), Some(&mut self.session))?;
             self.stages.iter_mut().for_each(|stage| stage.whole = None);
         }
-        self.failed = true;
         let vertices = watched(&data, || self.recompute())?;
-        self.failed = false;
         self.stale.clear();
         if !self.reads_earlier_changes {
             self.changed.clear();
