@@ -27,7 +27,7 @@ pub(super) struct Found {
 /// Search steps per requested set.
 const STEPS_A_SET: usize = 16;
 
-/// Candidates that a search looks at, one within the other.
+/// Most candidates that a search decides about, one after the other: each takes a frame of the stack.
 const DEEPEST: usize = 2048;
 
 /// Finds at most `most` sets of candidates that free at least `excess` bytes and cost less than `budget`. Only minimal

@@ -32,8 +32,9 @@ const MOST_BYTES: usize = 1 << 30;
 
 /// Returns the schedule, and whether it is the optimum over all orders that the request allows.
 ///
-/// Beyond `states` states, or a gigabyte of them, and with more than [`Limit::LARGE_OPS`] ops, it returns the best schedule in program order. If
-/// that takes as many states again, it returns the schedule with the eviction set that is tried first at each op.
+/// Beyond `states` states, or a gigabyte of them, and with more than [`Limit::LARGE_OPS`] ops, it returns the best schedule in
+/// program order. If that takes as many states again, it returns the schedule with the eviction set that is tried first at each
+/// op.
 pub(super) fn schedule(problem: &Problem, states: usize) -> (Schedule, bool) {
     // The ops and the tensors that are cached, and those that the op before left.
     let state_bytes = (problem.ops() + 2 * problem.tensors()).div_ceil(8);
