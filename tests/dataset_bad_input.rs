@@ -258,6 +258,14 @@ fn features_that_are_not_finite() {
 }
 
 #[test]
+fn dense_and_sparse_features_together() {
+    for extra in ["features_indptr.npy", "features_indices.npy", "features_values.npy"] {
+        let error = open_with(false, extra, Some(f32s(&[1.0]))).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("features.npy") && error.contains(extra) && error.contains("remove"), "{error}");
+    }
+}
+
+#[test]
 fn sparse_features_that_are_no_csr() {
     expect("features_indices.npy", Some(u32s(&[0, 5, 1])), &["row 0", "column 5 at position 1", "feature width 5"]);
     expect("features_indices.npy", Some(u32s(&[4, 0, 1])), &["row 0", "column 0 at position 1", "more than the 4"]);

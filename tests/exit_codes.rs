@@ -21,7 +21,7 @@ fn checkpoint() -> (tempfile::TempDir, String) {
 fn a_wrong_command_line_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let new = folder.path().join("new").to_str().unwrap().to_owned();
-    let cases: [(&[&str], &str); 44] = [
+    let cases: [(&[&str], &str); 45] = [
         (&["train", "--no-such-flag"], "--no-such-flag"),
         (&["train", "--optimizer", "lion"], "--optimizer cannot be `lion`"),
         (&["train", "--model", "foo"], "(--model)"),
@@ -38,6 +38,7 @@ fn a_wrong_command_line_exits_with_2() {
         (&["data", "info", "planted"], "there is no such folder; the built-in graph is builtin:planted"),
         (&["train", "--heads", "2"], "--heads is for gat and gatv2, not for gcn"),
         (&["train", "--negative-slope", "0.1"], "--negative-slope is for gat and gatv2, not for gcn"),
+        (&["train", "--weighted-mean", "count"], "--weighted-mean is for models that average"),
         (&["train", "--model", "gat", "--heads", "0"], "(--heads, --hidden)"),
         (&["train", "--model", "gat", "--heads", "3"], "(--heads, --hidden)"),
         (&["train", "--model", "gat", "--negative-slope", "2"], "(--negative-slope)"),

@@ -89,6 +89,7 @@ SETTINGS = [
     ({"layers": 1.5}, "whole number"),
     ({"hidden": 0}, "`hidden` cannot be 0"),
     ({"dropout": 1.5}, "dropout"),
+    ({"weighted_mean": "count"}, "`weighted_mean` is for models that average over neighbours, not for gcn"),
     ({"heads": 2}, "`heads` is for gat and gatv2, not for gcn"),
     ({"model": "gat", "heads": 3, "hidden": 8}, "heads"),
     ({"lr": -1.0}, "lr"),

@@ -194,8 +194,8 @@ impl ModelArgs {
             },
         };
         let model = Model::from_config(config)?;
-        match model.config().unused_attention() {
-            Some(option) => Err(Error::NotForModel { option, model: self.model.clone(), models: "gat and gatv2" }),
+        match model.config().unused_setting() {
+            Some((option, models)) => Err(Error::NotForModel { option, model: self.model.clone(), models }),
             None => Ok(model),
         }
     }

@@ -528,32 +528,44 @@ impl ModelConfig {
         widths
     }
 
-    /// Returns the field of an attention setting that a model without attention does not have, if one is set.
+    /// Returns a setting that the model does not have, if one is set: the name of its field, and the models that have it.
     ///
     /// ```
-    /// use lapidary::model::{AttentionConfig, ModelConfig};
+    /// use lapidary::model::{AttentionConfig, ModelConfig, WeightedMean};
     ///
     /// let attention = AttentionConfig { heads: 4, ..Default::default() };
     /// let config = |name| ModelConfig { attention, ..ModelConfig::new(name, &[64, 7]) };
-    /// assert_eq!(config("gcn").unused_attention(), Some("heads"));
-    /// assert_eq!(config("gat").unused_attention(), None);
+    /// assert_eq!(config("gcn").unused_setting(), Some(("heads", "gat and gatv2")));
+    /// assert_eq!(config("gat").unused_setting(), None);
+    /// let config = ModelConfig { weighted_mean: WeightedMean::Count, ..ModelConfig::new("gin", &[64, 7]) };
+    /// assert_eq!(config.unused_setting(), Some(("weighted_mean", "models that average over neighbours")));
     /// ```
-    pub fn unused_attention(&self) -> Option<&'static str> {
+    pub fn unused_setting(&self) -> Option<(&'static str, &'static str)> {
         let AttentionConfig { heads, dropout, residual, edge_weights, negative_slope } = self.attention;
-        let set = [
+        let of_attention = [
             ("heads", heads != 1),
             ("attention_dropout", dropout.is_some()),
             ("negative_slope", negative_slope != AttentionConfig::default().negative_slope),
             ("residual", residual),
             ("edge_attention", edge_weights),
         ];
-        set.into_iter().find(|(_, set)| *set && !self.has_attention()).map(|(setting, _)| setting)
+        let unused = of_attention.into_iter().find(|(_, set)| *set && !self.has_attention());
+        if let Some((setting, _)) = unused {
+            return Some((setting, "gat and gatv2"));
+        }
+        let counts = self.weighted_mean == WeightedMean::Count;
+        (counts && !self.aggregates_by(Norm::Mean)).then_some(("weighted_mean", "models that average over neighbours"))
     }
 
     /// Whether the model adds up the rows of the in-neighbours, so that its rows grow with the in-degrees.
     pub fn sums_neighbours(&self) -> bool {
-        let norm = |model: &Builtin| self.norm.unwrap_or(model.default_norm());
-        Builtin::find(&self.name).is_some_and(|model| !model.attention && norm(model) == Norm::Sum)
+        self.aggregates_by(Norm::Sum)
+    }
+
+    /// Whether the rows of the in-neighbours are added up and weighted in this way.
+    fn aggregates_by(&self, norm: Norm) -> bool {
+        let of = |model: &Builtin| self.norm.unwrap_or(model.default_norm());
+        Builtin::find(&self.name).is_some_and(|model| !model.attention && of(model) == norm)
     }
 
     /// Whether the weights of edges are used, once that was decided for a dataset.

@@ -268,6 +268,14 @@ pub enum Error {
         /// The newest version that can be read.
         newest: u32,
     },
+    /// There are dense features and sparse ones, and one would be ignored.
+    #[error("{dense} and {sparse} are both there; keep the features that are meant, and remove the others")]
+    TwoFeatures {
+        /// The file of dense features.
+        dense: String,
+        /// A file of sparse features.
+        sparse: String,
+    },
     /// The `dataset.json` file disagrees with the arrays.
     #[error("{file} says {key} {stated}, but {found}")]
     Disagrees {

@@ -35,6 +35,9 @@ const FILES: [&str; 13] = [
     relabel::NAME,
 ];
 
+/// The arrays of sparse features.
+const SPARSE: [&str; 3] = ["features_indptr", "features_indices", "features_values"];
+
 impl Dataset {
     /// Opens a dataset directory. Files are mapped, not read: an array is used in place unless it must be converted
     /// (i64 sources, half floats, labels and split ids). Half floats become f32, so they take twice as many bytes in
@@ -200,8 +203,12 @@ fn located(dense: Dense, dir: &Path) -> Dense {
 }
 
 fn open_features(dir: &Path, vertices: usize, manifest: &Manifest) -> Result<Option<RawFeatures>> {
+    let sparse = SPARSE.iter().map(|name| dir.join(format!("{name}.npy"))).find(|path| path.exists());
     if let Some(npy) = open_if_there(dir, "features", &[Dtype::F32, Dtype::F16], "float32 ('<f4') or float16 ('<f2')")?
     {
+        if let Some(sparse) = sparse {
+            return Err(Error::TwoFeatures { dense: npy.file.clone(), sparse: sparse.display().to_string() });
+        }
         let width = npy.expect_rows(vertices, "one row per vertex")?;
         let data = match npy.dtype {
             Dtype::F16 => {
@@ -212,10 +219,7 @@ fn open_features(dir: &Path, vertices: usize, manifest: &Manifest) -> Result<Opt
         };
         return Ok(Some(RawFeatures::Dense { data, rows: vertices, width }));
     }
-    if !["features_indptr", "features_indices", "features_values"]
-        .iter()
-        .any(|name| dir.join(format!("{name}.npy")).exists())
-    {
+    if sparse.is_none() {
         return Ok(None);
     }
     let needed = "sparse features are features_indptr, features_indices and features_values";
