@@ -271,7 +271,7 @@ fn pairs_of_gradients<'a>(a: &'a Curve, b: &'a Curve) -> impl Iterator<Item = (&
 fn bf16_is_multiplied_as_asked() {
     let data = Dataset::builtin("planted").unwrap();
     let model = model("gcn", &data);
-    let best = if Matmul::Bf16.supported() { Matmul::Bf16 } else { Matmul::F32 };
+    let best = if Matmul::Bf16.pays() { Matmul::Bf16 } else { Matmul::F32 };
     let builder = |devices: Devices| Trainer::builder(&model, &data).devices(devices).dtype(StorageType::Bf16);
     for devices in [Devices::cpu(), Devices::cpus(2), Devices::sim(2)] {
         assert_eq!(builder(devices.clone()).build().unwrap().matmul(), Some(best), "{devices}");
@@ -312,7 +312,8 @@ fn the_command_says_how_bf16_is_multiplied() {
         run(&["--dtype", "bf16", "--matmul", "bf16"]).code(2);
         return;
     }
-    assert!(said(&["--dtype", "bf16"]).contains("AVX512-BF16 (--matmul f32"));
+    assert_eq!(said(&["--dtype", "bf16"]).contains("AVX512-BF16 (--matmul f32"), Matmul::Bf16.pays());
+    assert!(said(&["--dtype", "bf16", "--matmul", "bf16"]).contains("AVX512-BF16 (--matmul f32"));
     assert!(said(&["--matmul", "bf16"]).contains("--matmul bf16 changes nothing here"));
     let folder = dir.path().join("run");
     said(&["--dtype", "bf16", "--matmul", "bf16", "--checkpoint", folder.to_str().unwrap()]);

@@ -7,8 +7,8 @@ pub enum Matmul {
     /// Numbers are widened to f32. A result has the bits of the f32 product, rounded, on every CPU.
     #[default]
     F32,
-    /// By the CPU's instruction for pairs of bf16 numbers, AVX512-BF16, which does twice as many operations per second.
-    /// Sums are f32 as well, but in another order, so last bits differ.
+    /// By the CPU's instruction for pairs of bf16 numbers, AVX512-BF16. Sums are f32 as well, but in another order, so last bits
+    /// differ. [`Matmul::pays`] says whether it is faster than [`Matmul::F32`].
     Bf16,
     /// By a GPU's tensor cores, which read f32 numbers rounded to TF32: 10 bits behind the binary point. Sums are f32.
     /// It takes cuBLAS.
@@ -26,6 +26,12 @@ impl Matmul {
             Self::Bf16 => has_avx512_bf16(),
             Self::Tf32 | Self::Tf32x3 => false,
         }
+    }
+
+    /// Returns whether this machine's CPU multiplies bf16 matrices faster so than by [`Matmul::F32`]. Processors of AMD do twice as
+    /// many operations per second by AVX512-BF16. Those of Intel do half as many: they have other units for bf16.
+    pub fn pays(self) -> bool {
+        self == Self::Bf16 && self.supported() && is_amd()
     }
 
     /// Returns the short name: `f32`, `bf16`, `tf32` or `3xtf32`.
@@ -53,7 +59,17 @@ fn has_avx512_bf16() -> bool {
         && is_x86_feature_detected!("avx512bf16")
 }
 
+#[cfg(target_arch = "x86_64")]
+fn is_amd() -> bool {
+    raw_cpuid::CpuId::new().get_vendor_info().is_some_and(|vendor| vendor.as_str() == "AuthenticAMD")
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 fn has_avx512_bf16() -> bool {
+    false
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_amd() -> bool {
     false
 }

@@ -33,7 +33,7 @@ pub(super) struct DeviceArgs {
     memory: PolicyArg,
     /// Products of matrices: auto, f32, bf16 (of bf16 matrices on a CPU with AVX512-BF16; last bits differ), or by the
     /// tensor cores of a GPU, of f32 matrices: tf32 (10 bits of each number count) or 3xtf32 (almost all bits count).
-    /// auto is bf16 where the CPU can, else f32
+    /// auto is bf16 where that is faster, on CPUs of AMD, else f32
     #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true)]
     matmul: MatmulArg,
     #[command(flatten)]
@@ -166,7 +166,7 @@ impl DeviceArgs {
     pub(super) fn say_how_matrices_are_multiplied(&self, matmul: Option<Matmul>) {
         match (matmul, self.matmul) {
             (Some(Matmul::Bf16), _) => {
-                say("products of bf16 matrices by AVX512-BF16 (--matmul f32: slower, and the same bits on every CPU)");
+                say("products of bf16 matrices by AVX512-BF16 (--matmul f32: the same bits on every CPU)");
             }
             (Some(Matmul::Tf32), _) => say("products of f32 matrices in TF32 (--matmul f32: slower, and exact to f32)"),
             (Some(Matmul::Tf32x3), _) => {

@@ -296,8 +296,8 @@ impl Devices {
 
     /// Sets how matrices are multiplied.
     ///
-    /// - Those stored as bf16, on the CPU and on simulated devices: by default by [`Matmul::Bf16`] if this machine has
-    ///   the instruction, else by [`Matmul::F32`], which gives the same bits on all CPUs.
+    /// - Those stored as bf16, on the CPU and on simulated devices: by default by [`Matmul::Bf16`] if that is faster
+    ///   ([`Matmul::pays`]), else by [`Matmul::F32`], which gives the same bits on all CPUs.
     /// - Those stored as f32, on GPUs: by default by [`Matmul::F32`].
     ///
     /// Opening devices fails if they cannot multiply so.
@@ -308,7 +308,7 @@ impl Devices {
 
     /// Returns how matrices stored as `dtype` are multiplied, if these devices can do it in more than one way.
     pub(crate) fn chosen_matmul(&self, dtype: StorageType) -> Option<Matmul> {
-        let best = if Matmul::Bf16.supported() { Matmul::Bf16 } else { Matmul::F32 };
+        let best = if Matmul::Bf16.pays() { Matmul::Bf16 } else { Matmul::F32 };
         match (&self.kind, dtype) {
             (DeviceKind::Cpu | DeviceKind::Sim, StorageType::Bf16) => Some(self.matmul.unwrap_or(best)),
             (DeviceKind::Cuda(_), StorageType::F32) => {
