@@ -207,6 +207,9 @@ fn other_programs_files_are_read_and_ours_are_read_by_others() {
     let indptr: ndarray::Array1<i64> = ndarray_npy::read_npy(path.join("indptr.npy")).unwrap();
     assert_eq!((indptr.len(), indptr[34]), (35, 156));
     let dense = Array2::from_shape_fn((34, 2), |(v, c)| (v * 2 + c) as f32);
+    for sparse in ["features_indptr.npy", "features_indices.npy", "features_values.npy"] {
+        fs::remove_file(path.join(sparse)).unwrap();
+    }
     ndarray_npy::write_npy(path.join("features.npy"), &dense).unwrap();
     let text =
         fs::read_to_string(path.join("dataset.json")).unwrap().replace("\"feature_width\": 34", "\"feature_width\": 2");
