@@ -33,7 +33,7 @@ pub(super) struct DeviceArgs {
     memory: PolicyArg,
     /// Products of matrices: auto, f32, bf16 (of bf16 matrices on a CPU with AVX512-BF16; last bits differ), or by the
     /// tensor cores of a GPU, of f32 matrices: tf32 (10 bits of each number count) or 3xtf32 (almost all bits count).
-    /// auto is bf16 where that is faster, on CPUs of AMD, else f32
+    /// auto is bf16 on CPUs of AMD that have AVX512-BF16, else f32
     #[arg(long, value_name = "TYPE", default_value = "auto", hide_possible_values = true)]
     matmul: MatmulArg,
     #[command(flatten)]

@@ -1,6 +1,6 @@
 //! The products of `product.rs` for bf16 matrices, by the instruction that multiplies and adds pairs of bf16 numbers:
-//! AVX512-BF16, of x86-64 processors from AMD Zen 4 and Intel Cooper Lake on. It does twice as many operations per
-//! second as f32.
+//! AVX512-BF16, of x86-64 processors from AMD Zen 4 and Intel Cooper Lake on. Those of AMD do twice as many
+//! operations per second by it as in f32, those of Intel half as many.
 //!
 //! The product of two bf16 numbers is exact in f32, and sums are f32. What differs from `product.rs` is the order of a
 //! sum, in which the second term of each pair comes first, and that numbers below 2^-126 count as 0. So a cell of
