@@ -13,7 +13,7 @@ use std::time::Instant;
 use lapidary::Dataset;
 use lapidary::dataset::generate::{PlantedOptions, planted};
 use lapidary_bench::Flags;
-use lapidary_kernels::{AlignedBytes, BlockView, MatMut, MatView, cpu};
+use lapidary_kernels::{AlignedBytes, BlockView, MatMut, MatView, StorageType, cpu};
 use rayon::prelude::*;
 
 const DIMS: [usize; 8] = [3, 16, 32, 41, 64, 128, 256, 602];
@@ -43,7 +43,8 @@ fn main() {
     for d in dims {
         for weighted in [false, true] {
             // A device that gathers again and again reads long rows window by window.
-            let over = windows.as_ref().filter(|_| !weighted && cpu::repeated_gather_passes([n, e, n], d).is_some());
+            let pays = cpu::repeated_gather_passes([n, e, n], d, StorageType::F32, weighted).is_some();
+            let over = windows.as_ref().filter(|_| pays);
             let seconds = time(block, over, d, weighted);
             let bytes = cpu::gather_bytes(n as u64, e as u64, d as u64) + if weighted { 4 * e as u64 } else { 0 };
             let once = (8 * (n + 1) + 4 * e * (1 + usize::from(weighted)) + 8 * n * d) as f64 / read;
@@ -90,7 +91,7 @@ fn time(block: BlockView<'_>, windows: Option<&cpu::EdgeWindows>, d: usize, weig
     let mut run = || {
         let out = MatMut::new(out.as_mut_slice(), n, d).expect("the size is right");
         match windows {
-            Some(windows) => windows.gather_then(own, &[], out),
+            Some(windows) => windows.gather_then(weights, own, &[], out),
             None => cpu::gather(block, weights, own, None, out),
         }
         .expect("the block is valid");

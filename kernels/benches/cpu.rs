@@ -151,8 +151,8 @@ fn gather(report: &Report, graph: &Graph, weighted: bool, d: usize) {
     report.time(if weighted { "gather, weighted" } else { "gather" }, &d.to_string(), work, || run(out));
 }
 
-const SHAPES: [(usize, usize, usize); 4] =
-    [(100_000, 602, 256), (100_000, 256, 256), (200_000, 128, 16), (200_000, 256, 41)];
+const SHAPES: [(usize, usize, usize); 5] =
+    [(100_000, 602, 256), (58_000, 602, 128), (100_000, 256, 256), (200_000, 128, 16), (200_000, 256, 41)];
 
 fn products(report: &Report) {
     type Product = fn(&Report, (usize, usize, usize));

@@ -17,6 +17,7 @@ pub mod lent;
 pub mod matmul;
 pub mod memory;
 pub mod op;
+mod processor;
 pub mod random;
 pub mod reference;
 pub mod semaphore;

@@ -1,5 +1,7 @@
 //! How matrices are multiplied.
 
+use crate::processor::{has_avx512_bf16, is_amd};
+
 /// How matrices are multiplied. [`Matmul::Bf16`] concerns those stored as bf16 on a CPU; [`Matmul::Tf32`] and
 /// [`Matmul::Tf32x3`] those stored as f32 on a GPU of compute capability 8.0 or later. Others are not changed by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -49,27 +51,4 @@ impl std::fmt::Display for Matmul {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_avx512_bf16() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512bf16")
-}
-
-#[cfg(target_arch = "x86_64")]
-fn is_amd() -> bool {
-    raw_cpuid::CpuId::new().get_vendor_info().is_some_and(|vendor| vendor.as_str() == "AuthenticAMD")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx512_bf16() -> bool {
-    false
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_amd() -> bool {
-    false
 }

@@ -54,16 +54,17 @@ fn windows_of_edges_give_the_bits_of_the_block() {
     let graph = graph();
     let block = view(&graph);
     let windows = EdgeWindows::new(block).unwrap().unwrap();
+    let weights: Vec<f32> = (0..graph.1.len()).map(|edge| value(edge, 7)).collect();
     let scale: Vec<f32> = (0..ROWS).map(|v| 1.0 / (v + 1) as f32).collect();
     let steps = [RowWork::new(RowStep::Scale, &scale), RowWork::new(RowStep::Relu, &[])];
     for d in [1, 3, 8, 16, 17, 31, 33, 41, 48, 64, 65, 100, 130] {
         let x = matrix(d);
         let own = MatView::new(&x, SOURCES, d).unwrap();
-        for steps in [&[][..], &steps] {
+        for (weights, steps) in [(None, &[][..]), (None, &steps), (Some(&weights[..]), &[]), (Some(&weights), &steps)] {
             let [mut want, mut got] = [0, 1].map(|_| vec![f32::NAN; ROWS * d]);
-            cpu::gather_then(block, None, own, None, steps, MatMut::new(&mut want, ROWS, d).unwrap()).unwrap();
-            windows.gather_then(own, steps, MatMut::new(&mut got, ROWS, d).unwrap()).unwrap();
-            assert!(same_bits(&got, &want), "d = {d}, {} steps", steps.len());
+            cpu::gather_then(block, weights, own, None, steps, MatMut::new(&mut want, ROWS, d).unwrap()).unwrap();
+            windows.gather_then(weights, own, steps, MatMut::new(&mut got, ROWS, d).unwrap()).unwrap();
+            assert!(same_bits(&got, &want), "d = {d}, {} steps, weights: {}", steps.len(), weights.is_some());
         }
     }
 }
@@ -92,10 +93,13 @@ fn operands_of_other_shapes_are_errors_with_windows_too() {
     let windows = EdgeWindows::new(view(&graph)).unwrap().unwrap();
     let (x, mut out) = (matrix(2), vec![7.0; ROWS * 2]);
     let own = MatView::new(&x, SOURCES, 2).unwrap();
-    let narrow = windows.gather_then(own, &[], MatMut::new(&mut out, ROWS * 2, 1).unwrap());
+    let narrow = windows.gather_then(None, own, &[], MatMut::new(&mut out, ROWS * 2, 1).unwrap());
     assert!(matches!(narrow, Err(Error::Shape { operand: "own", .. })));
-    let short = windows.gather_then(own, &[], MatMut::new(&mut out[2..], ROWS - 1, 2).unwrap());
+    let short = windows.gather_then(None, own, &[], MatMut::new(&mut out[2..], ROWS - 1, 2).unwrap());
     assert!(matches!(short, Err(Error::Shape { operand: "out", .. })));
+    let weights = vec![1.0; graph.1.len() - 1];
+    let few = windows.gather_then(Some(&weights), own, &[], MatMut::new(&mut out, ROWS, 2).unwrap());
+    assert!(matches!(few, Err(Error::Shape { operand: "weights", .. })));
     assert_eq!(out, vec![7.0; ROWS * 2]);
 }
 

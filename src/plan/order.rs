@@ -9,8 +9,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use lapidary_cost_model::{KernelTimes, Profile};
+use lapidary_kernels::StorageType;
 
-use super::work::Locality;
+use super::work::{Gathered, Locality};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Permutation, VertexOrder};
@@ -125,7 +126,9 @@ impl RunGathers {
         let mut seconds = [0.0; 2];
         for &width in &self.widths {
             for (reuse, runs) in locality.reuses().into_iter().zip(self.runs) {
-                let work = locality.gather(reuse, sizes, 4 * width, [true, true]);
+                let gathered =
+                    Gathered { columns: width, stored: StorageType::F32, weighted: false, ascend: true, whole: true };
+                let work = locality.gather(reuse, sizes, gathered);
                 seconds[0] += runs * self.times.by_profile(&work);
                 seconds[1] += runs * self.times.by_profile(&locality.without_misses(work));
             }

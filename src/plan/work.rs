@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lapidary_cost_model::{BF16, IN_WINDOWS, KernelWork, OVER_TILES, Profile, Quantity, WITH_HALO};
 use lapidary_kernels::op::{Attention, EdgeOp, Op, head_groups};
-use lapidary_kernels::{Call, DType, Price, RowStep, Slot, cpu};
+use lapidary_kernels::{Call, DType, Price, RowStep, Slot, StorageType, cpu};
 
 use super::Script;
 use crate::graph::{Graph, Reuse};
@@ -15,6 +15,19 @@ use crate::program::BlockSpec;
 
 /// Share of the last cache that rows of a gather can use: other operands and other programs need space as well.
 const USABLE: f64 = 0.75;
+
+/// What a gather reads for each edge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gathered {
+    pub(super) columns: usize,
+    pub(super) stored: StorageType,
+    /// Whether edges have weights.
+    pub(super) weighted: bool,
+    /// Whether the sources of each row ascend.
+    pub(super) ascend: bool,
+    /// Whether it reads all sources of its block.
+    pub(super) whole: bool,
+}
 
 /// Caches of a device, and how a graph's gathers use them.
 #[derive(Clone, Debug)]
@@ -91,31 +104,28 @@ impl Locality {
         misses(self.reuse(lowered, indptr), self.last_bytes, source_bytes)
     }
 
-    /// Returns the work of a gather that makes `rows` rows from `edges` edges and `sources` sources of `row_bytes` bytes,
-    /// with this reuse. `ascend` says whether the sources of each row ascend, and `is_plain` whether rows are f32 and
-    /// edges have no weights.
-    pub(super) fn gather(
-        &self,
-        reuse: &Reuse,
-        [rows, edges, sources]: [usize; 3],
-        row_bytes: usize,
-        [ascend, is_plain]: [bool; 2],
-    ) -> KernelWork {
-        let width = row_bytes.div_ceil(4);
-        let sizes = [rows, edges, sources];
-        let over_windows =
-            if self.in_place && ascend && is_plain { cpu::repeated_gather_passes(sizes, width) } else { None };
-        let passes = || self.in_passes.then(|| cpu::gather_passes(sizes, ascend, width)).flatten();
-        let Some([columns, of_pass]) = over_windows.or_else(passes) else {
+    /// Returns the work of a gather that makes `rows` rows from `edges` edges and `sources` sources, with this reuse.
+    pub(super) fn gather(&self, reuse: &Reuse, [rows, edges, sources]: [usize; 3], gathered: Gathered) -> KernelWork {
+        let Gathered { columns, stored, weighted, ascend, whole } = gathered;
+        let (sizes, row_bytes) = ([rows, edges, sources], columns * stored.byte_count());
+        let over_windows = if self.in_place && ascend && whole {
+            cpu::repeated_gather_passes(sizes, columns, stored, weighted)
+        } else {
+            None
+        };
+        let over_windows = over_windows.map(|[of_pass, sources]| [of_pass * stored.byte_count(), sources]);
+        let passes = || self.in_passes.then(|| cpu::gather_passes(sizes, ascend, row_bytes)).flatten();
+        let Some([pass_bytes, of_pass]) = over_windows.or_else(passes) else {
             return self.gather_in_one_pass(reuse, sizes, row_bytes);
         };
-        let (by_column, by_source) = (width.div_ceil(columns), sources.div_ceil(of_pass));
-        let near = misses(reuse, self.near_bytes, (4 * of_pass * columns) as f64);
-        let (source_bytes, out_bytes) = ((sources * row_bytes) as f64, (rows * row_bytes) as f64);
+        let (by_column, by_source) = (row_bytes.div_ceil(pass_bytes), sources.div_ceil(of_pass));
+        let near = misses(reuse, self.near_bytes, (of_pass * pass_bytes) as f64);
+        // Sums are f32 between two passes.
+        let (source_bytes, sum_bytes) = ((sources * row_bytes) as f64, (4 * rows * columns) as f64);
         self.gathered([rows, edges], row_bytes, [near, 0.0])
             .with(Quantity::PassEdges, edges as f64 * by_column as f64)
             .with(Quantity::PassRows, (rows * by_column * by_source) as f64)
-            .with(Quantity::PassBytes, 2.0 * source_bytes + 2.0 * out_bytes * (by_source - 1) as f64)
+            .with(Quantity::PassBytes, 2.0 * source_bytes + 2.0 * sum_bytes * (by_source - 1) as f64)
     }
 
     /// Returns the work of a gather that follows its edges in their order, as in [`Locality::gather`].
@@ -203,8 +213,15 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
             work = match call.op.head() {
                 Op::Attention(op) => attention_work(op, locality.gather_in_one_pass(reuse, sizes, row_bytes)),
                 _ => {
-                    let kind = [call.halo.is_none(), !weighted && call.stored() == DType::F32];
-                    locality.gather(reuse, sizes, row_bytes, kind)
+                    let stored = call.stored().float().unwrap_or(StorageType::F32);
+                    let gathered = Gathered {
+                        columns: row_bytes / stored.byte_count(),
+                        stored,
+                        weighted,
+                        ascend: call.halo.is_none(),
+                        whole: call.first_source.is_none(),
+                    };
+                    locality.gather(reuse, sizes, gathered)
                 }
             };
             if !call.more_sources.is_empty() {

@@ -18,8 +18,12 @@ pub fn run() {
     let stored = 1e3 * start.elapsed().as_secs_f64();
     let bytes = cpu::EdgeWindows::bytes([n, e, n]) as f64;
     println!("\n{n} rows, {e} edges; stored in {stored:.0} ms and {:.2} bytes per edge\n", bytes / e as f64);
-    println!("| d | block, ms | windows, ms | fastest | median |\n| ---: | ---: | ---: | ---: | ---: |");
-    for d in [16, 32, 41, 64, 128, 256] {
+    let weights = on_device(&Numbers(3).matrix(e, 1));
+    println!(
+        "| d | weights | block, ms | windows, ms | fastest | median |\n| ---: | --- | ---: | ---: | ---: | ---: |"
+    );
+    for (d, weighted) in [16, 32, 41, 64, 128, 256].into_iter().flat_map(|d| [(d, false), (d, true)]) {
+        let weights = weighted.then(|| weights.as_slice());
         let x = on_device(&Numbers(2).matrix(n, d));
         let own = MatView::new(x.as_slice(), n, d).expect("the size is right");
         let mut outs = [0, 1].map(|_| on_device(&vec![f32::NAN; n * d]));
@@ -29,8 +33,8 @@ pub fn run() {
                 let out = MatMut::new(out.as_mut_slice(), n, d).expect("the size is right");
                 let start = Instant::now();
                 match i {
-                    0 => cpu::gather(graph.view(), None, own, None, out),
-                    _ => windows.gather_then(own, &[], out),
+                    0 => cpu::gather(graph.view(), weights, own, None, out),
+                    _ => windows.gather_then(weights, own, &[], out),
                 }
                 .expect("the block is valid");
                 times.push(1e3 * start.elapsed().as_secs_f64());
@@ -44,6 +48,7 @@ pub fn run() {
         });
         let cells = [block, windows].map(|[fastest, median]| format!("{fastest:.1} ({median:.1})"));
         let ratios = [0, 1].map(|i| format!("{:.2}", block[i] / windows[i]));
-        println!("| {d} | {} | {} |", cells.join(" | "), ratios.join(" | "));
+        let weights = if weighted { "yes" } else { "no" };
+        println!("| {d} | {weights} | {} | {} |", cells.join(" | "), ratios.join(" | "));
     }
 }

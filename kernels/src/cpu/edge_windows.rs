@@ -12,6 +12,8 @@ use super::passes::points;
 use super::sources::{CALL, LINE, NEAR, check_block};
 use crate::error::Result;
 use crate::memory::{AlignedBytes, zeroed};
+use crate::processor::is_amd;
+use crate::storage_type::StorageType;
 use crate::team::for_each;
 use crate::view::BlockView;
 
@@ -45,6 +47,8 @@ pub struct EdgeWindows {
     firsts: AlignedBytes,
     /// The source of each edge, counted from the start of its window.
     ids: AlignedBytes,
+    /// The first edge of each row in the block.
+    starts: AlignedBytes,
     /// Rows of each task.
     pub(super) tasks: Vec<Range<usize>>,
 }
@@ -91,7 +95,9 @@ impl EdgeWindows {
                 .flat_map(|v| &block.indices[points[v * stride + window] as usize..end(v, *window) as usize]);
             to.iter_mut().zip(from).for_each(|(id, &u)| *id = (u as usize - window * step) as u16);
         });
-        Ok(Some(Self { rows: n, sources, step, firsts, ids, tasks: balanced_rows(block.indptr, TASKS) }))
+        let mut starts = zeroed(4 * n)?;
+        starts.as_mut_slice::<u32>().iter_mut().zip(block.indptr).for_each(|(start, &edge)| *start = edge as u32);
+        Ok(Some(Self { rows: n, sources, step, firsts, ids, starts, tasks: balanced_rows(block.indptr, TASKS) }))
     }
 
     /// Returns how many sources a window has for a block of `rows` rows, `edges` edges and `sources` sources; `None` if
@@ -105,20 +111,50 @@ impl EdgeWindows {
     }
 
     /// Returns the bytes that [`EdgeWindows::new`] stores for a block of `rows` rows, `edges` edges and `sources`
-    /// sources: 2 per edge, and 4 for each row and window; 0 if it stores nothing.
+    /// sources: 2 per edge, 4 for each row and window, and 4 per row; 0 if it stores nothing.
     pub fn bytes([rows, edges, sources]: [usize; 3]) -> u64 {
         let step = Self::sources_per_window([rows, edges, sources]);
-        step.map_or(0, |step| (2 * edges + 4 * rows * sources.div_ceil(step)) as u64)
+        step.map_or(0, |step| (2 * edges + 4 * rows * (1 + sources.div_ceil(step))) as u64)
     }
 
     /// Returns how many columns of how many sources a pass copies, for a block of `rows` rows, `edges` edges and `sources`
-    /// sources and gathers of `d` columns; `None` if those are not faster over windows. They are not if all sources fit the
-    /// second-level cache. With one vector for each edge, reading and writing the sums takes twice as many edges to pay.
-    pub(super) fn pass([rows, edges, sources]: [usize; 3], d: usize) -> Option<[usize; 2]> {
+    /// sources and gathers of `d` columns that are `stored` so; `None` if those are not faster over windows. They are not if all
+    /// sources fit the second-level cache. With one vector for each edge, reading and writing the sums takes twice as many edges to
+    /// pay. On processors of AMD, whose last cache is fast, those with weights and of bf16 are not.
+    pub(super) fn pass(
+        [rows, edges, sources]: [usize; 3],
+        d: usize,
+        stored: StorageType,
+        weighted: bool,
+    ) -> Option<[usize; 2]> {
         let step = Self::sources_per_window([rows, edges, sources])?;
         let edges_of_row = if d <= LINE { 2 * EDGES_OF_ROW } else { EDGES_OF_ROW };
         let long = edges / edges_of_row / sources.div_ceil(step) >= rows;
-        (long && sources.saturating_mul(4 * d) > NEAR).then(|| [columns_of_pass(step, d), step])
+        let far = sources.saturating_mul(stored.byte_count() * d) > NEAR;
+        let plain = !weighted && stored == StorageType::F32;
+        (long && far && (plain || !is_amd())).then(|| [columns_of_pass(step, d), step])
+    }
+
+    /// Returns the tasks in groups of at most `rows` rows, if no task has more.
+    pub(super) fn groups(&self, rows: usize) -> impl Iterator<Item = &[Range<usize>]> {
+        let mut rest = &self.tasks[..];
+        std::iter::from_fn(move || {
+            let first = rest.first()?.start;
+            let count = rest.partition_point(|task| task.end - first <= rows).max(1);
+            let (group, later) = rest.split_at(count);
+            rest = later;
+            Some(group)
+        })
+    }
+
+    /// Returns the most rows of such a group.
+    pub(super) fn most_rows(&self, rows: usize) -> usize {
+        self.groups(rows).map(|tasks| tasks.iter().map(Range::len).sum()).max().unwrap_or(0)
+    }
+
+    /// Returns the first edge of each row in the block.
+    pub(super) fn starts(&self) -> &[u32] {
+        self.starts.as_slice()
     }
 
     /// Returns the sources of all edges.

@@ -5,7 +5,7 @@ use bytemuck::Pod;
 use half::bf16;
 use pulp::Simd;
 
-use crate::storage_type::{round_here, widen_here, widened};
+use crate::storage_type::{StorageType, round_here, widen_here, widened};
 
 /// Most lanes of a vector of f32.
 const LANES: usize = 16;
@@ -14,6 +14,9 @@ const LANES: usize = 16;
 pub(super) trait Element: Pod + Send + Sync {
     /// Numbers per cache line.
     const LINE: usize = 64 / size_of::<Self>();
+
+    /// The type's name among those of storage.
+    const STORED: StorageType;
 
     /// Whether numbers are rounded when they are written.
     const ROUNDS: bool;
@@ -41,6 +44,7 @@ pub(super) trait Element: Pod + Send + Sync {
 }
 
 impl Element for f32 {
+    const STORED: StorageType = StorageType::F32;
     const ROUNDS: bool = false;
 
     #[inline(always)]
@@ -78,6 +82,7 @@ impl Element for f32 {
 }
 
 impl Element for bf16 {
+    const STORED: StorageType = StorageType::Bf16;
     const ROUNDS: bool = true;
 
     #[inline(always)]

@@ -19,6 +19,7 @@ use super::rows::{RowWork, Steps};
 use super::slots::{Open, Vector};
 use super::sources::{CALL, Cuts, Pass, Sources, Start, Tiles, check_block};
 use super::weights::{Unweighted, Weighted};
+use super::window_rows::WindowNumber;
 use crate::error::{Error, Result, check_shape};
 use crate::memory::zeroed;
 use crate::op::call::Call;
@@ -30,31 +31,38 @@ const LEAST_WORK: usize = 1 << 15;
 
 pub(super) fn launch(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
     match [call.inputs[0].float(), call.out().float()] {
-        [StorageType::F32, StorageType::F32] if launch_over_windows(slots, call, steps)? => Ok(()),
         [StorageType::F32, _] => launch_as::<f32, f32>(slots, call, steps),
         [StorageType::Bf16, StorageType::F32] => launch_as::<bf16, f32>(slots, call, steps),
         [StorageType::Bf16, StorageType::Bf16] => launch_as::<bf16, bf16>(slots, call, steps),
     }
 }
 
-/// Runs a gather of f32 sources over the windows of its block, if they are stored or are stored now. Sources in bf16 are half
-/// as large, and gain nothing.
-fn launch_over_windows(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<bool> {
-    let (own, out) = (call.inputs[0], call.out());
+/// Runs a gather over the windows of its block, if they are stored or are stored now.
+fn launch_over_windows<E: WindowNumber, O: Element>(
+    slots: &Open<'_>,
+    call: &Call,
+    steps: &[RowWork<'_>],
+) -> Result<bool> {
+    let (own, out, weights) = (call.inputs[0], call.out(), call.head_inputs().get(1));
     let sizes = call.block.map(|block| [block.rows, block.edges, block.own_sources]);
-    let pays = sizes.is_some_and(|sizes| EdgeWindows::pass(sizes, out.cols).is_some());
-    if !pays || call.first_source.is_some() || call.halo.is_some() || call.head_inputs().len() > 1 {
+    let pays = sizes.is_some_and(|sizes| EdgeWindows::pass(sizes, out.cols, E::STORED, weights.is_some()).is_some());
+    if !pays || call.first_source.is_some() || call.halo.is_some() {
         return Ok(false);
     }
     let Some(windows) = slots.windows(&slots.block_of(call)?, out.cols) else { return Ok(false) };
-    let own_rows = slots.numbers::<f32>(own)?;
-    let mut out_rows = slots.numbers_mut::<f32>(out)?;
-    windows.gather_then(own_rows.matrix(own), steps, out_rows.matrix(out))?;
+    let weights = weights.map(|&weights| slots.numbers(weights)).transpose()?;
+    let weights = weights.as_ref().map(Vector::view);
+    let own_rows = slots.numbers::<E>(own)?;
+    let mut out_rows = slots.numbers_mut::<O>(out)?;
+    windows.gather_then_as(weights, own_rows.matrix(own), steps, out_rows.matrix(out))?;
     Ok(true)
 }
 
 /// Does [`launch`] for sources of type `E` and sums that are stored as `O`.
-fn launch_as<E: Element, O: Element>(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+fn launch_as<E: WindowNumber, O: Element>(slots: &Open<'_>, call: &Call, steps: &[RowWork<'_>]) -> Result<()> {
+    if launch_over_windows::<E, O>(slots, call, steps)? {
+        return Ok(());
+    }
     let block = slots.block_of(call)?;
     let weights = call.head_inputs().get(1).map(|&weights| slots.numbers(weights)).transpose()?;
     let sources = call.sources().map(|tile| Ok((slots.numbers::<E>(tile)?, tile))).collect::<Result<Vec<_>>>()?;
@@ -78,18 +86,19 @@ pub fn gather_bytes(n: u64, e: u64, d: u64) -> u64 {
     8 * (n + 1) + 4 * e * (1 + d) + 4 * n * d
 }
 
-/// Returns how many columns of how many sources a pass of [`gather`] copies into a cache, for a block of `rows` rows,
-/// `edges` edges and `sources` sources and `d` columns of `f32`; `None` if it reads the sources in place. `ascend` says whether the
-/// sources of each row ascend, as they do without a halo.
-pub fn gather_passes([rows, edges, sources]: [usize; 3], ascend: bool, d: usize) -> Option<[usize; 2]> {
-    let passes = Passes::new([rows, edges, sources], ascend, d * size_of::<f32>())?;
-    Some([passes.width / size_of::<f32>(), passes.sources])
+/// Returns how many bytes of how many sources a pass of [`gather`] copies into a cache, for a block of `rows` rows, `edges` edges
+/// and `sources` sources of `row_bytes` bytes; `None` if it reads the sources in place. `ascend` says whether the sources of each row
+/// ascend, as they do without a halo.
+pub fn gather_passes([rows, edges, sources]: [usize; 3], ascend: bool, row_bytes: usize) -> Option<[usize; 2]> {
+    let passes = Passes::new([rows, edges, sources], ascend, row_bytes)?;
+    Some([passes.width, passes.sources])
 }
 
-/// Does [`gather_passes`] for f32 gathers that repeat on one device over a block that does not change, without a halo and
-/// weights: those run over windows of its edges, if its rows are long enough. `sizes` are numbers of rows, edges and sources.
-pub fn repeated_gather_passes(sizes: [usize; 3], d: usize) -> Option<[usize; 2]> {
-    EdgeWindows::pass(sizes, d)
+/// Returns how many columns of how many sources a pass copies if a gather repeats on one device over a block that does not change,
+/// without a halo: it runs over windows of the edges, if the rows are long enough. `sizes` are numbers of rows, edges and sources;
+/// the sources have `d` columns, `stored` so.
+pub fn repeated_gather_passes(sizes: [usize; 3], d: usize, stored: StorageType, weighted: bool) -> Option<[usize; 2]> {
+    EdgeWindows::pass(sizes, d, stored, weighted)
 }
 
 /// Sums over in-neighbours: `out[v] = sum_{u -> v} weights[edge] * x[u]`; without weights, the sum of `x[u]`.

@@ -38,6 +38,7 @@ mod sources;
 mod sum;
 mod transpose;
 mod weights;
+mod window_rows;
 mod windows;
 
 use std::num::NonZeroUsize;

@@ -14,3 +14,18 @@ pub(super) fn prefetch<T>(base: &[T], offset: usize) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
+
+/// Does [`prefetch`] for a line that is read later: it goes to the second-level cache, so that the first keeps what it has.
+#[inline(always)]
+#[allow(unsafe_code)]
+pub(super) fn prefetch_early<T>(base: &[T], offset: usize) {
+    let address = base.as_ptr().wrapping_add(offset);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

@@ -13,7 +13,7 @@ use bytemuck::Pod;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::element::{Element, read, write};
-use super::prefetch::prefetch;
+use super::prefetch::{prefetch, prefetch_early};
 use crate::error::Result;
 use crate::memory::{AlignedBytes, zeroed};
 
@@ -26,6 +26,9 @@ pub(super) const PANEL: usize = 4;
 /// Rows that [`add_transposed_times`] sums in registers before it writes to memory. Its copy of a panel of `x` then
 /// fits the first-level cache.
 const BLOCK: usize = 128;
+
+/// Rows between two prefetches of [`add_transposed_times`].
+const ROWS: usize = 8;
 
 /// Most rows of a result for which [`add_transposed_times`] reads `x` in place.
 const FEW: usize = 48;
@@ -404,18 +407,30 @@ impl<E: Element> Block<'_, E> {
         skip: usize,
     ) {
         let mut sums = [[simd.splat_f32s(0.0); V]; M];
-        // Each tile prefetches its share of the next block, one line of each row at a time.
-        let lines = self.panel.stride / LINE;
-        let share = lines.div_ceil(self.m.div_ceil(M));
-        let share = (row / M * share).min(lines)..(row / M * share + share).min(lines);
-        for (i, (left, x)) in self.left.chunks_exact(self.stride).zip(self.x.0.chunks(self.x.1)).enumerate() {
-            let (Some(left), Some(x)) = (left[row..].first_chunk::<M>(), vectors::<S, V>(&x[first..])) else { return };
-            share.clone().for_each(|line| prefetch(self.next.0, self.next.1 + i * self.width + line * LINE));
+        for row in row..row + M {
+            columns.clone().step_by(LINE).for_each(|column| prefetch(self.out, row * self.width + column));
+        }
+        // Each tile prefetches its share of the next block, a few lines for each group of rows.
+        let (tile, tiles) = ((row + skip) / M, self.m.div_ceil(M));
+        let lines = BLOCK * (self.panel.stride / LINE);
+        let mut lines = lines * tile / tiles..lines * (tile + 1) / tiles;
+        let lines_of_group = lines.len().div_ceil(BLOCK / ROWS);
+        let rows = self.left.len() / self.stride;
+        for begin in (0..rows).step_by(ROWS) {
+            for line in lines.by_ref().take(lines_of_group) {
+                let (row, line) = (line % BLOCK, line / BLOCK);
+                prefetch_early(self.next.0, self.next.1 + row * self.width + line * LINE);
+            }
+            let (left, x) = (&self.left[begin * self.stride + row..], &self.x.0[begin * self.x.1 + first..]);
             // The next block of the other operand is prefetched once, too.
             if self.panel.columns.start == 0 {
-                prefetch(self.left, (BLOCK + i) * self.stride + row);
+                (0..ROWS).for_each(|i| prefetch_early(left, (BLOCK + i) * self.stride));
             }
-            multiply_add(simd, &mut sums, *left, x);
+            for i in 0..ROWS.min(rows - begin) {
+                let (left, x) = (left[i * self.stride..].first_chunk::<M>(), vectors::<S, V>(&x[i * self.x.1..]));
+                let (Some(left), Some(x)) = (left, x) else { return };
+                multiply_add(simd, &mut sums, *left, x);
+            }
         }
         for (i, sums) in sums.into_iter().enumerate() {
             if i >= skip {
