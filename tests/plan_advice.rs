@@ -52,6 +52,20 @@ fn wrong_kinds_are_errors() {
 }
 
 #[test]
+fn a_plan_for_the_default_device_also_tells_the_time_on_the_cpu_itself() {
+    let said = "On the CPU itself (--devices cpu), it takes about ";
+    let report = |flags: &[&str]| run(&[&["plan", "--data", "builtin:karate", "--hidden", "16"], flags].concat()).1;
+    let last = report(&[]).lines().last().unwrap().to_owned();
+    let cpu = report(&["--devices", "cpu"]).lines().last().unwrap().to_owned();
+    let time = last.strip_prefix(said).and_then(|rest| rest.strip_suffix('.')).expect(&last);
+    assert!(cpu.ends_with(&format!("an epoch takes about {time}.")), "{last} {cpu}");
+    for flags in [&["--devices", "1", "--profile", "p100"][..], &["--devices", "cpu"], &["--devices", "2"], &["--json"]]
+    {
+        assert!(!report(flags).contains(said), "{flags:?}");
+    }
+}
+
+#[test]
 fn a_plan_ends_with_what_it_means() {
     let last = |flags: &[&str]| planned(flags).1.lines().last().unwrap().to_owned();
     let fits = last(&["--profile", "p100"]);

@@ -50,7 +50,7 @@ pub use file::FileError;
 pub use gpu::GpuRates;
 pub use kernel_times::{Estimate, KernelTimes, KernelTimesError};
 pub use kernel_work::{KernelWork, QUANTITIES, Quantity};
-pub use kin::{BF16, IN_WINDOWS, OVER_TILES, WITH_HALO};
+pub use kin::{BF16, IN_WINDOWS, OF_LONG_ROWS, OVER_TILES, WITH_HALO};
 pub use model::{CostModel, SampleError};
 pub use op::{Operation, Work};
 pub use profile::{Profile, ProfileError};

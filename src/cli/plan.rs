@@ -14,7 +14,7 @@ use super::defaults::chosen_model;
 use super::device::{LayoutArgs, NOTHING_CUT, RecomputeArg, strips};
 use super::failure;
 use super::model::ModelArgs;
-use super::output::{align, count, json_line, one_line, percent, print, say, table};
+use super::output::{align, count, json_line, one_line, percent, print, say, seconds, table};
 use super::page::PageFile;
 use super::partitioner::Weighings;
 use super::reorder::{ReorderArgs, reordered};
@@ -24,6 +24,7 @@ use crate::forecast::{DryRun, Network, Shape, Subject};
 use crate::graph::MAX_VERTICES;
 use crate::model::Model;
 use crate::plan::Reorder;
+use crate::profile::CPU;
 use crate::program::Strips;
 use crate::ranks::Ranks;
 use crate::runtime::Devices;
@@ -161,12 +162,15 @@ pub(super) struct PlanArgs {
     json: bool,
 }
 
+/// The devices if no flag names any.
+const ONE_DEVICE: &str = "1";
+
 /// The flags that say for which devices to plan.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Devices")]
 struct TargetArgs {
     /// Devices: auto, cpu, cpu:N, cuda:0,1 or sim:N as in `train`, or a number of devices
-    #[arg(long, value_name = "DEVICES", default_value = "1")]
+    #[arg(long, value_name = "DEVICES", default_value = ONE_DEVICE)]
     devices: String,
     /// Number of ranks (processes over MPI), each with these devices
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -387,6 +391,16 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         let trained = format!("{} on {graph}", args.model.named(model));
         report.write(&super::plan_page::page(&trained, &forecast, objective))?;
     }
+    if args.device.are_defaults()
+        && !args.json
+        && dry_run.profile_name() == CPU
+        && let Subject::Data(_) = subject
+        && let Ok(cpu) = dry_run.devices(Devices::cpu()).curve(false).run()
+        && let Some(Ok(plan)) = cpu.policies.last().map(|policy| &policy.outcome)
+    {
+        // Which `train` uses if there is no GPU.
+        print(&format!("On the CPU itself (--devices cpu), it takes about {}.", seconds(plan.epoch_seconds())))?;
+    }
     let plans = || forecast.policies.iter().filter_map(|policy| policy.outcome.as_ref().ok());
     if matches!(args.strips, Strips::Exactly(2..)) && !args.json && plans().any(|plan| plan.strips == 1) {
         say(NOTHING_CUT);
@@ -435,6 +449,11 @@ impl Target {
 }
 
 impl TargetArgs {
+    /// Whether no flag says for which devices to plan.
+    fn are_defaults(&self) -> bool {
+        self.devices == ONE_DEVICE && self.ranks == 1 && self.profile.is_none() && self.device_memory.is_none()
+    }
+
     /// Makes the error of a missing GPU name the flag that requested the GPU.
     fn explained(&self, error: Error) -> Error {
         match error {

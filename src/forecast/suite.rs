@@ -52,7 +52,7 @@ enum Special {
 
 use Special::{Bf16, LayerNorm, Memory, Parts};
 
-const SHAPES: [Shape; 8] = [
+const SHAPES: [Shape; 9] = [
     Shape {
         vertices: 1 << 11,
         degree: 5,
@@ -148,6 +148,14 @@ const SHAPES: [Shape; 8] = [
         classes: 40,
         trainings: &[("gcn", 16), ("gcn", 256), ("sage", 256), ("gin", 64)],
         special: &[("gcn", 64, Memory(25)), ("gcn", 16, Memory(50)), ("sage", 16, Memory(25)), ("gcn", 128, Bf16)],
+    },
+    Shape {
+        vertices: 1 << 13,
+        degree: 700,
+        features: (200, None),
+        classes: 41,
+        trainings: &[("gcn", 128), ("sage", 64)],
+        special: &[("gcn", 128, Bf16)],
     },
     Shape {
         vertices: 1 << 13,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lapidary_cost_model::{BF16, IN_WINDOWS, KernelWork, OVER_TILES, Profile, Quantity, WITH_HALO};
+use lapidary_cost_model::{BF16, IN_WINDOWS, KernelWork, OF_LONG_ROWS, OVER_TILES, Profile, Quantity, WITH_HALO};
 use lapidary_kernels::op::{Attention, EdgeOp, Op, head_groups};
 use lapidary_kernels::{Call, DType, Price, RowStep, Slot, StorageType, cpu};
 
@@ -106,14 +106,9 @@ impl Locality {
 
     /// Returns the work of a gather that makes `rows` rows from `edges` edges and `sources` sources, with this reuse.
     pub(super) fn gather(&self, reuse: &Reuse, [rows, edges, sources]: [usize; 3], gathered: Gathered) -> KernelWork {
-        let Gathered { columns, stored, weighted, ascend, whole } = gathered;
+        let Gathered { columns, stored, ascend, .. } = gathered;
         let (sizes, row_bytes) = ([rows, edges, sources], columns * stored.byte_count());
-        let over_windows = if self.in_place && ascend && whole {
-            cpu::repeated_gather_passes(sizes, columns, stored, weighted)
-        } else {
-            None
-        };
-        let over_windows = over_windows.map(|[of_pass, sources]| [of_pass * stored.byte_count(), sources]);
+        let over_windows = self.over_windows(sizes, gathered);
         let passes = || self.in_passes.then(|| cpu::gather_passes(sizes, ascend, row_bytes)).flatten();
         let Some([pass_bytes, of_pass]) = over_windows.or_else(passes) else {
             return self.gather_in_one_pass(reuse, sizes, row_bytes);
@@ -126,6 +121,16 @@ impl Locality {
             .with(Quantity::PassEdges, edges as f64 * by_column as f64)
             .with(Quantity::PassRows, (rows * by_column * by_source) as f64)
             .with(Quantity::PassBytes, 2.0 * source_bytes + 2.0 * sum_bytes * (by_source - 1) as f64)
+    }
+
+    /// Returns how many bytes of how many sources a pass over stored windows copies, if the gather runs over windows.
+    fn over_windows(&self, sizes: [usize; 3], gathered: Gathered) -> Option<[usize; 2]> {
+        let Gathered { columns, stored, weighted, ascend, whole } = gathered;
+        if !(self.in_place && ascend && whole) {
+            return None;
+        }
+        let [columns, sources] = cpu::repeated_gather_passes(sizes, columns, stored, weighted)?;
+        Some([columns * stored.byte_count(), sources])
     }
 
     /// Returns the work of a gather that follows its edges in their order, as in [`Locality::gather`].
@@ -221,6 +226,9 @@ pub(crate) fn kernel_work(lowered: &Lowered, call: &Call, locality: &Locality) -
                         ascend: call.halo.is_none(),
                         whole: call.first_source.is_none(),
                     };
+                    if locality.over_windows(sizes, gathered).is_some() {
+                        name += OF_LONG_ROWS;
+                    }
                     locality.gather(reuse, sizes, gathered)
                 }
             };

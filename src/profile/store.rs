@@ -13,7 +13,7 @@ use crate::plain_file;
 
 /// Version of stored measurements. The number after the plus increases when the way of measuring or
 /// the speed of kernels changes.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+15");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+16");
 
 /// A measurement that is older than this is made again: machines get other neighbours, kernels and settings.
 const OLD: Duration = Duration::from_secs(30 * 24 * 3600);
