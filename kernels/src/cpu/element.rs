@@ -15,7 +15,7 @@ pub(super) trait Element: Pod + Send + Sync {
     /// Numbers per cache line.
     const LINE: usize = 64 / size_of::<Self>();
 
-    /// The type's name among those of storage.
+    /// The storage type of these numbers.
     const STORED: StorageType;
 
     /// Whether numbers are rounded when they are written.
