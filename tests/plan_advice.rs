@@ -53,7 +53,7 @@ fn wrong_kinds_are_errors() {
 
 #[test]
 fn a_plan_for_the_default_device_also_tells_the_time_on_the_cpu_itself() {
-    let said = "On the CPU itself (--devices cpu), it takes about ";
+    let said = "On the CPU itself (--devices cpu), an epoch takes about ";
     let report = |flags: &[&str]| run(&[&["plan", "--data", "builtin:karate", "--hidden", "16"], flags].concat()).1;
     let last = report(&[]).lines().last().unwrap().to_owned();
     let cpu = report(&["--devices", "cpu"]).lines().last().unwrap().to_owned();

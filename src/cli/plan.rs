@@ -169,7 +169,8 @@ const ONE_DEVICE: &str = "1";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Devices")]
 struct TargetArgs {
-    /// Devices: auto, cpu, cpu:N, cuda:0,1 or sim:N as in `train`, or a number of devices
+    /// Devices: auto, cpu, cpu:N, cuda:0,1 or sim:N as in `train`, or a number of devices that have memory of
+    /// their own
     #[arg(long, value_name = "DEVICES", default_value = ONE_DEVICE)]
     devices: String,
     /// Number of ranks (processes over MPI), each with these devices
@@ -395,11 +396,12 @@ fn plan_training(args: &PlanArgs, model: &Model, subject: Subject<'_>) -> Result
         && !args.json
         && dry_run.profile_name() == CPU
         && let Subject::Data(_) = subject
-        && let Ok(cpu) = dry_run.devices(Devices::cpu()).curve(false).run()
+        && let Some(last) = forecast.policies.last()
+        && let Ok(cpu) = dry_run.devices(Devices::cpu()).policies(&[last.policy]).curve(false).residency(false).run()
         && let Some(Ok(plan)) = cpu.policies.last().map(|policy| &policy.outcome)
     {
         // Which `train` uses if there is no GPU.
-        print(&format!("On the CPU itself (--devices cpu), it takes about {}.", seconds(plan.epoch_seconds())))?;
+        print(&format!("On the CPU itself (--devices cpu), an epoch takes about {}.", seconds(plan.epoch_seconds())))?;
     }
     let plans = || forecast.policies.iter().filter_map(|policy| policy.outcome.as_ref().ok());
     if matches!(args.strips, Strips::Exactly(2..)) && !args.json && plans().any(|plan| plan.strips == 1) {
